@@ -23,6 +23,7 @@ set(FLASHMOE_CUDA_LIBRARY ${CMAKE_CURRENT_BINARY_DIR}/libflashmoe_cuda.so)
 add_custom_command(
     OUTPUT ${FLASHMOE_CUDA_LIBRARY}
     COMMAND ${FLASHMOE_NVCC} -std=c++17 -O2 -shared -cudart static --threads 0 ${codes}
+            -DFLASHMOE_VERSION="${PROJECT_VERSION}"
             -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
             -Xcompiler -fPIC,-fvisibility=hidden -I${PROJECT_SOURCE_DIR}/src
             -I${PROJECT_SOURCE_DIR}/include -MD -MF ${FLASHMOE_CUDA_LIBRARY}.d
@@ -33,3 +34,4 @@ add_custom_command(
     COMMENT "Compiling the GPU's kernels"
     VERBATIM)
 add_custom_target(flashmoe_cuda ALL DEPENDS ${FLASHMOE_CUDA_LIBRARY})
+install(PROGRAMS ${FLASHMOE_CUDA_LIBRARY} DESTINATION ${CMAKE_INSTALL_LIBDIR}/flashmoe)

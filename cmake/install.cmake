@@ -22,6 +22,11 @@ foreach(library ${linked})
 endforeach()
 list(JOIN FLASHMOE_PC_REQUIRES ", " FLASHMOE_PC_REQUIRES)
 
+set(FLASHMOE_PC_DL)
+if(CMAKE_DL_LIBS)
+    set(FLASHMOE_PC_DL -l${CMAKE_DL_LIBS})
+endif()
+
 # Configured twice: now with what the build knows, at `cmake --install --prefix` with the prefix.
 set(FLASHMOE_PC_PREFIX "@CMAKE_INSTALL_PREFIX@")
 configure_file(cmake/flashmoe.pc.in share/flashmoe.pc.in @ONLY)

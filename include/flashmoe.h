@@ -124,6 +124,11 @@ struct fm_model_options {
      * same size. n_stages 0 or 1: the model is one stage, and `stages` is not used. */
     const struct fm_stage_options *stages;
     unsigned n_stages;
+    /* "auto": the first GPU if it can be used, "0", "1", ...: that GPU or an error. NULL or "off":
+     * the processor alone. The bits are the same. A GPU computes all but experts that are not in
+     * its memory; memory_bytes is then the budget of the rest. */
+    const char *gpu;
+    uint64_t gpu_memory_bytes; /* budget of the GPU's memory; 0: what is free, less a margin */
 };
 
 /* Opens a packed model (NAME.fmoe), a GGUF file (any one of a split set), or a Hugging Face or MLX
@@ -185,13 +190,24 @@ struct fm_stats {
     uint64_t n_expert_hits, n_expert_misses;
     uint64_t n_expert_late; /* misses that a prefetch was already reading */
     uint64_t n_guesses, n_guesses_used; /* prefetched experts; those that were used */
-    uint64_t n_warmed;                  /* experts prefetched from the heat file */
+    uint64_t n_warmed;                  /* experts prefetched after opening */
     uint64_t bytes_read;                /* expert bytes read from storage */
     uint64_t read_wait_ns;              /* time in which reads left nothing to compute */
     const char *reader, *io, *policy;   /* in use; NULL without routed experts */
     /* Words that belong in every output. `routes` says what replaces the routers and makes the
      * text meaningless; `approximate` says which approximations are on. NULL: none. */
     const char *routes, *approximate;
+    /* The GPU; NULL and 0 without one. Its memory is not part of the budget above. */
+    const char *gpu;
+    uint64_t gpu_budget_bytes, gpu_dense_bytes, gpu_cache_bytes, gpu_kv_bytes, gpu_scratch_bytes;
+    uint64_t n_gpu_slots;        /* of n_cache_slots: in the GPU's memory */
+    uint64_t n_expert_hits_gpu;  /* of n_expert_hits: in the GPU's memory */
+    uint64_t n_experts_sent;     /* copied to the GPU for one use */
+    uint64_t n_experts_computed; /* by the processor, beside the GPU */
+    uint64_t n_experts_moved_up, n_experts_moved_down; /* to the GPU's memory and back */
+    /* What one expert took lately: copied to the GPU; computed by the processor for one token. */
+    uint64_t expert_send_ns, expert_compute_ns;
+    uint64_t gpu_min_bytes, gpu_max_bytes; /* limits of fm_model_set_gpu_memory */
 };
 FM_API int fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
 
@@ -199,14 +215,20 @@ FM_API int fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
  * above memory_max_bytes mean that maximum. FM_ERR_BUDGET: too small, nothing changed. */
 FM_API int fm_model_set_memory(struct fm_model *model, uint64_t bytes, struct fm_error *err);
 
+/* The same for the budget of the GPU's memory. FM_ERR_ARG: the model uses no GPU. */
+FM_API int fm_model_set_gpu_memory(struct fm_model *model, uint64_t bytes, struct fm_error *err);
+
 /* ---- text ------------------------------------------------------------------------------ */
 
 enum {
-    FM_TEXT_PLAIN = 0,       /* special tokens in the text are ordinary characters */
-    FM_TEXT_WITH_SPECIAL = 1 /* "<|im_end|>" and the like become their token */
+    FM_TEXT_PLAIN = 0,        /* special tokens in the text are ordinary characters */
+    FM_TEXT_WITH_SPECIAL = 1, /* "<|im_end|>" and the like become their token */
+    /* Begins with the tokens that the model expects before a text that is not a conversation, such
+     * as <s>, unless the text itself begins with them. Many models have none. */
+    FM_TEXT_WITH_PREFIX = 2
 };
 
-/* Allocates the token ids of `text`. FM_ERR_ARG: `flags` is none of the above. */
+/* Allocates the token ids of `text`. `flags` is a combination of the above, else FM_ERR_ARG. */
 FM_API int fm_tokenize(const struct fm_model *model, const char *text, size_t text_bytes,
                        int flags, int32_t **ids, size_t *n_ids, struct fm_error *err);
 

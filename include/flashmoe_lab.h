@@ -37,6 +37,12 @@ struct fm_plan {
     uint64_t n_cache_slots;
     unsigned prefill_chunk, n_context, n_threads;
     uint64_t min_bytes; /* the smallest budget that works */
+    /* The GPU that the options choose, as in fm_stats; empty and 0: the processor alone. The budget
+     * above is then that of the host's memory beside it, and n_cache_slots counts both. */
+    char gpu[128];
+    uint64_t gpu_budget_bytes, gpu_dense_bytes, gpu_cache_bytes, gpu_kv_bytes, gpu_kv_max_bytes,
+        gpu_scratch_bytes;
+    uint64_t n_gpu_slots;
 };
 /* Gives the division of a budget without allocating it. The model may be open for its metadata
  * only; its KV format is the one it was opened with. FM_ERR_BUDGET: it does not fit; the error has
@@ -53,6 +59,11 @@ FM_API bool fm_model_recall(const struct fm_model *model, unsigned i, double *re
  * NULL. False past the end. Call it between evaluations or from fm_observer.progress. */
 FM_API bool fm_model_experts(const struct fm_model *model, unsigned i, bool *resident,
                              uint8_t *heat);
+/* The place of an expert. */
+enum { FM_PLACE_DISK, FM_PLACE_MEMORY, FM_PLACE_GPU };
+/* Gives the place of each expert of the i-th layer with experts: FM_PLACE_*. As fm_model_experts,
+ * whose resident ones are all that are not FM_PLACE_DISK. */
+FM_API bool fm_model_places(const struct fm_model *model, unsigned i, uint8_t *places);
 
 /* Returns the hit rate, 0 to 1, that a cache of cache_bytes would have had on the tokens decoded so
  * far; negative before the first. With FM_POLICY_LRU it is exact but for the smallest caches, with
@@ -215,6 +226,24 @@ struct fm_machine_speeds {
 /* Measures now, with memory and threads of its own. `options` may be NULL. */
 FM_API int fm_machine_measure(const struct fm_machine_options *options,
                               struct fm_machine_speeds *speeds, struct fm_error *err);
+
+struct fm_gpu_info {
+    size_t size;
+    char name[128];
+    uint64_t memory_bytes, memory_free_bytes; /* free now */
+};
+/* Opens the i-th GPU, as fm_model_options.gpu numbers them, and describes it. FM_ERR_ARG: there is
+ * none. FM_ERR_UNSUPPORTED: it cannot be used. The error says why. */
+FM_API int fm_gpu_info(unsigned i, struct fm_gpu_info *info, struct fm_error *err);
+
+struct fm_gpu_speeds {
+    size_t size;
+    struct fm_speed memory; /* bytes read and written in its memory, by copies within it */
+    struct fm_speed send;   /* bytes copied from the host's memory to its own */
+};
+/* Measures the i-th GPU now, with memory of its own. Errors as in fm_gpu_info. */
+FM_API int fm_gpu_measure(unsigned i, bool quick, struct fm_gpu_speeds *speeds,
+                          struct fm_error *err);
 
 struct fm_disk_speeds {
     size_t size;

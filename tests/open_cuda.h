@@ -13,12 +13,13 @@
  * ends. */
 static inline struct gpu_device *open_cuda(const char *library, char *why, size_t why_bytes)
 {
-    struct gpu_device *(*open)(int index, char *why, size_t why_bytes);
+    device_cuda_open_fn *open;
+    bool is_there;
     void *handle = dlopen(library, RTLD_NOW);
     void *found = handle != NULL ? dlsym(handle, "device_cuda_open") : NULL;
     memcpy(&open, &found, sizeof open);
     if (found != NULL)
-        return open(0, why, why_bytes);
+        return open(0, &is_there, why, why_bytes);
     fprintf(stderr, "%s\n", dlerror());
     exit(1);
 }

@@ -18,7 +18,9 @@ import tokenizers
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 CLASSES = [("UNICODE_L", r"\p{L}", 1), ("UNICODE_M", r"\p{M}", 2), ("UNICODE_N", r"\p{N}", 4),
-           ("UNICODE_SPACE", r"\s", 8)]
+           ("UNICODE_SPACE", r"\s", 8), ("UNICODE_UPPER", r"[\p{Lu}\p{Lt}]", 32),
+           ("UNICODE_LOWER", r"\p{Ll}", 64), ("UNICODE_PS", r"[\p{P}\p{S}]", 128),
+           ("UNICODE_HAN", r"\p{Han}", 256)]
 NFC_ACTIVE = 16
 BLOCK = 128
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
@@ -37,7 +39,7 @@ def check(condition, message):
 def class_bits():
     """The class bits of every code point, by removing what the expression matches."""
     text = "".join(map(chr, CODE_POINTS))
-    bits = bytearray(0x110000)
+    bits = [0] * 0x110000
     for _, pattern, bit in CLASSES:
         split = pre_tokenizers.Split(Regex(pattern), "removed")
         at = 0
@@ -135,15 +137,14 @@ def banner(what):
 def write_classes(path, bits):
     blocks, index = {}, []
     for at in range(0, 0x110000, BLOCK):
-        index.append(blocks.setdefault(bytes(bits[at:at + BLOCK]), len(blocks)))
-    check(len(blocks) <= 256, f"{len(blocks)} blocks do not fit into a byte")
+        index.append(blocks.setdefault(tuple(bits[at:at + BLOCK]), len(blocks)))
     names = ", ".join(f"{bit} {pattern}" for _, pattern, bit in CLASSES)
-    text = banner(f"Class bits of every code point ({names}, {NFC_ACTIVE} active in NFC) as a\n"
-                  " * two-stage table.")
+    text = banner("Class bits of every code point as a two-stage table:\n"
+                  f" * {names},\n * {NFC_ACTIVE} active in NFC.")
     text += f"#define UNICODE_BLOCK {BLOCK}\n\n"
-    text += array(f"uint8_t unicode_block_of[{len(index)}]", map(str, index))
+    text += array(f"uint16_t unicode_block_of[{len(index)}]", map(str, index))
     flat = [str(x) for block in blocks for x in block]
-    text += "\n" + array(f"uint8_t unicode_bits_of[{len(flat)}]", flat)
+    text += "\n" + array(f"uint16_t unicode_bits_of[{len(flat)}]", flat)
     path.write_text(text)
     return len(blocks)
 

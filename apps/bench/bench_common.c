@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/plat.h"
+#include "apps/cli/gpu_report.h"
 #include "apps/cli/interrupt.h"
 #include "flashmoe_lab.h"
 
@@ -199,9 +200,12 @@ static int close_model(struct bench *bench, struct fm_error *err)
     bench->architecture = mem_strdup(bench->info.architecture, err);
     bench->routes = routes != NULL ? mem_strdup(routes, err) : NULL;
     bench->approximate = approximate != NULL ? mem_strdup(approximate, err) : NULL;
+    const char *gpu = bench->end.gpu;
+    bench->gpu = gpu != NULL ? mem_strdup(gpu, err) : NULL;
     if (bench->architecture == NULL || (routes != NULL && bench->routes == NULL) ||
-        (approximate != NULL && bench->approximate == NULL))
+        (approximate != NULL && bench->approximate == NULL) || (gpu != NULL && bench->gpu == NULL))
         return FM_ERR_NOMEM;
+    bench->end.gpu = bench->begin.gpu = bench->gpu;
     bench->info.architecture = bench->architecture;
     bench->info.routes = bench->end.routes = bench->begin.routes = bench->routes;
     bench->info.approximate = bench->end.approximate = bench->begin.approximate =
@@ -229,6 +233,8 @@ static int run_all(struct bench *bench, const struct bench_kind *kind, struct fm
         rc = measure_machine(bench, kind->measure, err);
     if (rc == 0 && kind->measures_disk && !bench->is_resident)
         rc = app_disk_measure(bench->args, bench->end.io, &bench->disk, err);
+    if (rc == 0 && bench->end.gpu != NULL)
+        app_gpu_measure(bench->args, &bench->gpu_speeds);
     return rc;
 }
 
@@ -259,6 +265,7 @@ int bench_run(const struct args *args, const struct bench_kind *kind)
     mem_free(bench->architecture);
     mem_free(bench->routes);
     mem_free(bench->approximate);
+    mem_free(bench->gpu);
     mem_free(bench->prompt);
     json_decref(bench->recall);
     mem_free(bench);
@@ -306,6 +313,15 @@ static json_t *pieces_json(const struct bench *bench)
     return pieces;
 }
 
+static bool put_gpu_speeds(json_t *all, const struct bench *bench)
+{
+    const struct fm_gpu_speeds *s = &bench->gpu_speeds;
+    return s->memory.median == 0 ||
+           (json_object_set_new(all, "gpu_memory_gb_per_s",
+                                json_real(s->memory.median * 1e-9)) == 0 &&
+            json_object_set_new(all, "gpu_send_gb_per_s", json_real(s->send.median * 1e-9)) == 0);
+}
+
 json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, json_t *more)
 {
     const struct fm_stats *s = &bench->end;
@@ -324,7 +340,8 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
         "n_cache_slots", (json_int_t)s->n_cache_slots,
         "memory_bytes", (json_int_t)s->memory_resident_peak_bytes,
         "memory_budget_bytes", (json_int_t)s->memory_budget_bytes,
-        "n_threads", (json_int_t)s->n_threads, "cpu_level", s->cpu_level,
+        "n_threads", (json_int_t)s->n_threads, "cpu_level",
+        gpu_report_cpu_level(s),
         "logits_hash", bench->logits_hash, "memory_read_gb_per_s", bench->read.median * 1e-9,
         "memory_read_gb_per_s_min", bench->read.min * 1e-9,
         "memory_read_gb_per_s_max", bench->read.max * 1e-9,
@@ -334,7 +351,8 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
         "routes", json_label(s->routes),
         "approximate", json_label(s->approximate), "model", json_text(path, strlen(path)),
         "architecture", bench->info.architecture);
-    if (all == NULL || more == NULL || json_object_update(all, more) != 0) {
+    if (all == NULL || more == NULL || json_object_update(all, more) != 0 ||
+        !gpu_report_put(all, &bench->begin, s) || !put_gpu_speeds(all, bench)) {
         json_decref(all);
         all = NULL;
     }
@@ -365,6 +383,25 @@ void bench_print_disk(const struct bench *bench)
                      human_bytes(s->expert_bytes, expert), s->read_depth, s->io);
 }
 
+void bench_print_gpu(const struct bench *bench)
+{
+    const struct fm_gpu_speeds *s = &bench->gpu_speeds;
+    char memory[UNIT_BYTES], send[UNIT_BYTES], text[GPU_REPORT_BYTES];
+    if (bench->end.gpu == NULL)
+        return;
+    if (s->memory.median > 0)
+        (void)printf("GPU copies   %s in its memory, %s to it, measured after\n",
+                     human_rate(s->memory.median, memory), human_rate(s->send.median, send));
+    (void)printf("GPU work     %s\n", gpu_report_work(&bench->begin, &bench->end, text));
+}
+
+struct limit_speeds bench_speeds(const struct bench *bench)
+{
+    return (struct limit_speeds){.disk = bench->disk.read.median, .memory = bench->read.median,
+                                 .gpu = bench->gpu_speeds.memory.median,
+                                 .link = bench->gpu_speeds.send.median};
+}
+
 static const char *times(uint64_t n, char text[UNIT_BYTES])
 {
     (void)snprintf(text, UNIT_BYTES, "%llu time%s", (unsigned long long)n, n == 1 ? "" : "s");
@@ -382,13 +419,15 @@ void bench_print_elastic(const char *where, uint64_t n_shrinks, uint64_t n_grows
 
 void bench_print_engine(const struct fm_stats *s)
 {
-    char peak[UNIT_BYTES], budget[UNIT_BYTES];
+    char peak[UNIT_BYTES], budget[UNIT_BYTES], gpu[GPU_REPORT_BYTES];
+    if (s->gpu != NULL)
+        (void)printf("GPU          %s, %s\n", s->gpu, gpu_report_division(s, gpu));
     (void)printf("memory       %s of %s, %llu experts cached\n",
                  human_bytes(s->memory_resident_peak_bytes, peak),
                  human_bytes(s->memory_budget_bytes, budget),
-                 (unsigned long long)s->n_cache_slots);
+                 (unsigned long long)(s->n_cache_slots - s->n_gpu_slots));
     bench_print_elastic("", s->n_shrinks, s->n_grows);
-    (void)printf("processor    level %s, %u thread%s\n", s->cpu_level, s->n_threads,
+    (void)printf("processor    level %s, %u thread%s\n", gpu_report_cpu_level(s), s->n_threads,
                  s->n_threads == 1 ? "" : "s");
     (void)printf("routes       %s\n", s->routes != NULL ? s->routes : "the model's own");
     if (s->approximate != NULL)

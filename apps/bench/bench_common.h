@@ -39,10 +39,12 @@ struct bench {
     bool is_counting;           /* a measured piece is running */
     char logits_hash[33];
     json_t *recall; /* of predicted experts: a number per layer, null where nothing was predicted */
-    char *architecture, *routes, *approximate; /* copies: the model is closed before printing */
+    /* Copies: the model is closed before printing. */
+    char *architecture, *routes, *approximate, *gpu;
     struct fm_speed read; /* memory bytes per second, before and after the pieces */
     struct fm_speed int8; /* operations per second; 0: not measured */
     struct fm_disk_speeds disk; /* after the pieces; all 0: not measured */
+    struct fm_gpu_speeds gpu_speeds; /* likewise */
     unsigned n_measured;  /* number of measurements of the machine */
     uint64_t read_buffer_bytes; /* of the smallest measurement */
 };
@@ -82,6 +84,9 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
 /* Print the lines about memory, the disk, and the rest. */
 void bench_print_read(const struct bench *bench);
 void bench_print_disk(const struct bench *bench); /* prints nothing if it was not measured */
+void bench_print_gpu(const struct bench *bench); /* prints nothing without a GPU */
+/* Returns the machine's speeds, as they were measured. */
+struct limit_speeds bench_speeds(const struct bench *bench);
 void bench_print_rest(const struct bench *bench);
 void bench_print_engine(const struct fm_stats *stats); /* memory, processor, routes */
 /* Prints that the cache changed its size, if it did. `where` is "" or such as "at 8.0 GiB ". */

@@ -74,7 +74,8 @@ static int decode_print(const struct bench *bench)
 {
     const struct fm_speed speed = bench_tok_per_s(bench);
     struct speed_report report = bench->report;
-    speed_report_finish(&report, bench->disk.read.median, bench->read.median);
+    const struct limit_speeds speeds = bench_speeds(bench);
+    speed_report_finish(&report, &speeds);
     speed_report_set_speed(&report, speed.median);
     if (args_flag(bench->args, "json")) {
         json_t *more = speed_report_json(&report);
@@ -87,6 +88,7 @@ static int decode_print(const struct bench *bench)
     (void)printf("limit        %s\n", limit_text(&report.limit, limit));
     bench_print_read(bench);
     bench_print_disk(bench);
+    bench_print_gpu(bench);
     (void)printf("expert hits  %.1f%%%s\n", 100 * bench_hit_rate(bench),
                  bench->is_resident ? "; every expert is resident, the same tokens were decoded "
                                       "once before"

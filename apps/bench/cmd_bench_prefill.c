@@ -38,7 +38,8 @@ static const struct bench_kind prefill_kind;
 static int prefill_json(const struct bench *bench, double operations_per_s)
 {
     const bool has_peak = bench->int8.median > 0;
-    const double percent = has_peak ? 100 * operations_per_s / bench->int8.median : 0;
+    const bool is_compared = has_peak && bench->end.gpu == NULL;
+    const double percent = is_compared ? 100 * operations_per_s / bench->int8.median : 0;
     json_t *more = json_pack(
         "{s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:b}", "prefill_chunk",
         (json_int_t)bench->end.prefill_chunk, "mul_adds_per_token",
@@ -47,7 +48,7 @@ static int prefill_json(const struct bench *bench, double operations_per_s)
         "int8_gop_per_s_min", has_peak ? json_real(bench->int8.min * 1e-9) : json_null(),
         "int8_gop_per_s_max", has_peak ? json_real(bench->int8.max * 1e-9) : json_null(),
         "int8_percent",
-        has_peak && !limit_is_exceeded(percent) ? json_real(percent) : json_null(),
+        is_compared && !limit_is_exceeded(percent) ? json_real(percent) : json_null(),
         "was_busy", limit_is_exceeded(percent));
     return out_json(bench_json(bench, &prefill_kind, more)) ? STATUS_OK : STATUS_FAILED;
 }
@@ -65,12 +66,12 @@ static int prefill_print(const struct bench *bench)
     (void)printf("speed        %.2f tok/s median, %.2f to %.2f, of %u prompts of %u tokens\n",
                  speed.median, speed.min, speed.max, bench->n_repeat, bench->n_tokens);
     (void)printf("arithmetic   %.1f GOP/s in matrix products", operations_per_s * 1e-9);
-    const double percent =
-        bench->int8.median > 0 ? 100 * operations_per_s / bench->int8.median : 0;
+    const bool is_compared = bench->int8.median > 0 && bench->end.gpu == NULL;
+    const double percent = is_compared ? 100 * operations_per_s / bench->int8.median : 0;
     if (limit_is_exceeded(percent))
         (void)printf(", above the %.1f GOP/s measured with int8: the machine was busy then",
                      bench->int8.median * 1e-9);
-    else if (bench->int8.median > 0)
+    else if (is_compared)
         (void)printf(", %.1f%% of the %.1f GOP/s measured with int8", percent,
                      bench->int8.median * 1e-9);
     (void)printf("\nchunk        %u tokens per batch\n", bench->end.prefill_chunk);

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/plat.h"
 #include "apps/cli/cmd.h"
+#include "apps/cli/gpu_report.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/part_file.h"
 #include "apps/bench/stream_report.h"
@@ -67,7 +68,8 @@ static int keep_facts(struct stream *s, const struct fm_model *model, struct fm_
     if (s->architecture == NULL || (stats.routes != NULL && s->routes == NULL) ||
         (stats.approximate != NULL && s->approximate == NULL))
         return FM_ERR_NOMEM;
-    (void)snprintf(s->cpu_level, sizeof s->cpu_level, "%s", stats.cpu_level);
+    (void)snprintf(s->cpu_level, sizeof s->cpu_level, "%s",
+                   gpu_report_cpu_level(&stats));
     s->n_threads = stats.n_threads;
     s->is_text = s->info.has_tokenizer && stats.routes == NULL;
     s->info = (struct fm_model_info){
@@ -97,7 +99,13 @@ static int find_ends(struct job *job, struct fm_error *err)
     rc = keep_facts(s, model, err);
     struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(model, &stats);
+    char division[GPU_REPORT_BYTES];
+    if (stats.gpu != NULL)
+        (void)snprintf(s->gpu_text, sizeof s->gpu_text, "%.127s, %s", stats.gpu,
+                       gpu_report_division(&stats, division));
     fm_model_close(model);
+    if (s->gpu_text[0] != '\0')
+        app_gpu_measure(s->args, &s->gpu);
     if (rc != 0)
         return rc;
     job->io = stats.io;
@@ -260,8 +268,11 @@ static void sum_up(struct stream *s, unsigned i, unsigned pass, const struct fm_
                                     : (double)pass * s->n_tokens;
     out->hit_rate = hits + misses > 0 ? hits / (hits + misses) : 0;
     out->bytes_per_token = (double)(after->bytes_read - before->bytes_read) / s->n_tokens;
-    limit_between(before, after, &s->info, first, (s->disk[i].median + s->disk[i + 1].median) / 2,
-                  (s->memory[i].median + s->memory[i + 1].median) / 2, &out->limit);
+    const struct limit_speeds speeds = {
+        .disk = (s->disk[i].median + s->disk[i + 1].median) / 2,
+        .memory = (s->memory[i].median + s->memory[i + 1].median) / 2,
+        .gpu = s->gpu.memory.median, .link = s->gpu.send.median};
+    limit_between(before, after, &s->info, first, &speeds, &out->limit);
 }
 
 static int check_hashes(struct job *job, struct fm_error *err)

@@ -4,6 +4,7 @@
 #include "base/plat.h"
 #include "apps/bench/bench_common.h"
 #include "apps/cli/cmd.h"
+#include "apps/cli/gpu_report.h"
 #include "apps/cli/interrupt.h"
 #include "apps/bench/route_trace.h"
 #include "apps/bench/topics.h"
@@ -185,7 +186,7 @@ static int print_json(const struct switching *s)
         (void)json_object_set_new(prompt, "n_tokens", json_integer((json_int_t)s->n_prompt));
     json_t *worst = cost_json(&s->costs[s->n_tokens + s->worst]);
     (void)json_object_set_new(worst, "token", json_integer(s->worst + 1));
-    return out_json(json_pack(
+    json_t *all = json_pack(
                "{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I,"
                " s:I, s:s, s:s, s:s?, s:o, s:s, s:o, s:o}",
                "switch", title_of(s), "n_tokens", (json_int_t)s->n_tokens,
@@ -199,13 +200,15 @@ static int print_json(const struct switching *s)
                "memory_bytes", (json_int_t)stats->memory_resident_peak_bytes,
                "memory_budget_bytes", (json_int_t)stats->memory_budget_bytes,
                "n_shrinks", (json_int_t)stats->n_shrinks, "n_grows", (json_int_t)stats->n_grows,
-               "n_threads", (json_int_t)stats->n_threads, "cpu_level", stats->cpu_level,
+               "n_threads", (json_int_t)stats->n_threads, "cpu_level",
+               gpu_report_cpu_level(stats),
                "logits_hash", s->logits_hash[1], "policy", stats->policy,
                "model", json_text(path, strlen(path)), "architecture", s->info.architecture,
                "routes", json_label(stats->routes),
-               "approximate", json_label(stats->approximate)))
-               ? STATUS_OK
-               : STATUS_FAILED;
+               "approximate", json_label(stats->approximate));
+    if (all != NULL)
+        (void)gpu_report_put(all, NULL, stats);
+    return out_json(all) ? STATUS_OK : STATUS_FAILED;
 }
 
 static void write_csv(const struct switching *s, FILE *out)

@@ -39,7 +39,8 @@ int eval_tokens_add(struct eval_tokens *tokens, const struct fm_model *model, co
 {
     int32_t *ids = NULL;
     size_t n_ids = 0;
-    int rc = fm_tokenize(model, text, text_bytes, FM_TEXT_WITH_SPECIAL, &ids, &n_ids, err);
+    const int flags = FM_TEXT_WITH_SPECIAL | (tokens->n_ids == 0 ? FM_TEXT_WITH_PREFIX : 0);
+    int rc = fm_tokenize(model, text, text_bytes, flags, &ids, &n_ids, err);
     if (rc == 0)
         rc = mem_grow(&tokens->ids, &tokens->capacity, tokens->n_ids + n_ids, sizeof *ids,
                       "the tokens", err);

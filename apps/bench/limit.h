@@ -7,6 +7,11 @@
  * Tokens per second are between 1 / (t_io + t_ram), without overlap, and 1 / max(t_io, t_ram), with
  * full overlap.
  *
+ * With a GPU, C of the experts' bytes are computed by the processor and S are sent to the GPU or
+ * moved between the memories. V and L: bytes per second of the GPU's memory and of the link to it.
+ *     t_gpu = (A - C + D + KV + S) / V        t_link = S / L        t_ram = (C + S + 2mA) / W
+ * The bounds are then those of all four times.
+ *
  * mA is the counted number of bytes read, not an estimate. It excludes prefetched experts that were
  * never used: a wrong prediction lowers the share of the limit, not the limit. It includes what the
  * heat file loads in the background while tokens are decoded. KV covers all positions before the
@@ -23,14 +28,23 @@
 struct limit_load {
     double expert_bytes, dense_bytes, kv_bytes; /* A, D, KV */
     double miss_bytes;                          /* mA */
-    double disk_per_s, memory_per_s;            /* B, W; 0: not measured */
+    bool has_gpu;
+    double host_bytes, link_bytes;              /* C, S */
+    double disk_per_s, memory_per_s, gpu_per_s, link_per_s; /* B, W, V, L; 0: not measured */
 };
+
+/* The machine's bytes per second, 0 where not measured. */
+struct limit_speeds {
+    double disk, memory, gpu, link;
+};
+
+enum limit_bound { LIMIT_DISK, LIMIT_MEMORY, LIMIT_GPU, LIMIT_LINK };
 
 struct limit {
     struct limit_load load;
-    double memory_bytes;      /* A + D + KV + 2mA */
-    double io_s, ram_s;       /* per token; negative: unknown */
-    bool is_io_bound;         /* t_io is larger */
+    double memory_bytes, gpu_bytes;     /* the dividends of t_ram and t_gpu */
+    double io_s, ram_s, gpu_s, link_s;  /* per token; negative: unknown */
+    enum limit_bound bound;             /* the largest time */
     double min_per_s, max_per_s; /* tokens without and with overlap; 0: unknown */
     double tok_per_s;         /* measured; 0: nothing was decoded */
     double percent;           /* share of max_per_s; 0: unknown */
@@ -61,8 +75,14 @@ void limit_of(const struct limit_load *load, double tok_per_s, struct limit *lim
 /* Computes the limit of all tokens decoded between two statistics. They must have been the only
  * work and alone in their batches; the first one was at first_position. */
 void limit_between(const struct fm_stats *before, const struct fm_stats *after,
-                   const struct fm_model_info *info, double first_position, double disk_per_s,
-                   double memory_per_s, struct limit *limit);
+                   const struct fm_model_info *info, double first_position,
+                   const struct limit_speeds *speeds, struct limit *limit);
+
+/* Returns "disk", "memory", "gpu" or "link". */
+const char *limit_bound_name(enum limit_bound bound);
+
+/* Sets the speeds of a load. */
+void limit_set_speeds(struct limit_load *load, const struct limit_speeds *speeds);
 
 /* Returns one object; unknown values are null. "was_busy" is is_exceeded. */
 json_t *limit_json(const struct limit *limit);
@@ -70,7 +90,7 @@ json_t *limit_json(const struct limit *limit);
 /* Writes "57.0% of 12.34 tok/s, bound by the disk: 81 ms of disk (123.0 MiB) and 40 ms of memory
  * (1.5 GiB) per token; 8.26 tok/s without overlap". If the limit is exceeded, says so instead of
  * the share. */
-#define LIMIT_TEXT_BYTES 384
+#define LIMIT_TEXT_BYTES 512
 const char *limit_text(const struct limit *limit, char text[LIMIT_TEXT_BYTES]);
 
 #endif

@@ -36,10 +36,10 @@ static void print_pass(const struct stream_pass *pass, const char *name)
     (void)printf("%6s%10.2f%8.1f%11.3f", name, limit->tok_per_s, 100 * pass->hit_rate,
                  pass->bytes_per_token * 1e-6);
     if (limit->is_exceeded)
-        (void)printf("%10s%10.2f%9s\n", limit->is_io_bound ? "disk" : "memory", limit->max_per_s,
+        (void)printf("%10s%10.2f%9s\n", limit_bound_name(limit->bound), limit->max_per_s,
                      "busy");
     else if (limit->max_per_s > 0)
-        (void)printf("%10s%10.2f%9.1f\n", limit->is_io_bound ? "disk" : "memory",
+        (void)printf("%10s%10.2f%9.1f\n", limit_bound_name(limit->bound),
                      limit->max_per_s, limit->percent);
     else
         (void)printf("%10s%10s%9s\n", "-", "-", "-");
@@ -115,6 +115,8 @@ int stream_print_table(const struct stream *s)
     print_speed("memory read", s->memory, s->n_measured);
     if (!app_is_beyond_cache(s->read_buffer_bytes))
         (void)printf("; partly the speed of the processor's cache: too little memory is free");
+    if (s->gpu_text[0] != '\0')
+        (void)printf("\nGPU          %s", s->gpu_text);
     (void)printf("\nprocessor    level %s, %u thread%s\n", s->cpu_level, s->n_threads,
                  s->n_threads == 1 ? "" : "s");
     return STATUS_OK;

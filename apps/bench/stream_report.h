@@ -4,6 +4,7 @@
 #define FLASHMOE_APPS_BENCH_STREAM_REPORT_H
 
 #include "apps/cli/common.h"
+#include "apps/cli/gpu_report.h"
 #include "apps/bench/limit.h"
 #include "flashmoe_lab.h"
 
@@ -29,6 +30,8 @@ struct stream {
     struct fm_model_info info; /* the model is closed: its strings must not be used */
     char *architecture, *routes, *approximate; /* copies; routes NULL: the model's own */
     char cpu_level[32];
+    char gpu_text[GPU_REPORT_BYTES + 128]; /* its name and the division of its memory; may be "" */
+    struct fm_gpu_speeds gpu;              /* 0: not measured */
     unsigned n_threads;
     bool is_text;       /* topics are six texts; otherwise they come from the routes */
     /* With --cache-bias the logits depend on the budget. Otherwise they were compared, and a

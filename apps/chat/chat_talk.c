@@ -65,6 +65,8 @@ static char *conversation_text(const struct chat *chat, const json_t *messages, 
         return NULL;
     if (chat->thinking >= 0)
         (void)json_object_set_new(object, "enable_thinking", json_boolean(chat->thinking));
+    if (chat->thinking >= 0 && !is_file) /* another name that templates read */
+        (void)json_object_set_new(object, "thinking", json_boolean(chat->thinking));
     if (is_file) {
         (void)json_object_set_new(object, "now_s", json_integer(chat->now.now_s));
         (void)json_object_set_new(object, "now_offset_s", json_integer(chat->now.now_offset_s));

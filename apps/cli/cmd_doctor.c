@@ -12,6 +12,7 @@
 #define FINDINGS_MAX 16
 #define FINDING_BYTES 320
 #define LEVELS_MAX 16
+#define GPUS_MAX 16
 #define COLUMNS 80
 #define INDENT 4
 
@@ -21,6 +22,10 @@ struct doctor {
     struct fm_level_info levels[LEVELS_MAX];
     unsigned n_levels;
     const struct fm_level_info *level; /* in use; NULL: this processor supports none */
+    struct fm_gpu_info gpus[GPUS_MAX];
+    struct fm_gpu_speeds gpu_speeds[GPUS_MAX];
+    unsigned n_gpus;
+    struct fm_error no_gpu; /* why there is no further one */
     struct fm_machine_speeds speeds;
     const char *model; /* measures the disk it is on; NULL: none */
     struct fm_disk_speeds disk;
@@ -55,6 +60,21 @@ static void find_levels(struct doctor *d)
         if (level->is_usable &&
             (asked != NULL ? strcmp(level->name, asked) == 0 : level->is_default))
             d->level = level;
+    }
+}
+
+static void find_gpus(struct doctor *d)
+{
+    int rc = 0;
+    while (rc == 0 && d->n_gpus < GPUS_MAX) {
+        struct fm_gpu_info *gpu = &d->gpus[d->n_gpus];
+        struct fm_gpu_speeds *speeds = &d->gpu_speeds[d->n_gpus];
+        struct fm_error ignored;
+        gpu->size = sizeof *gpu;
+        speeds->size = sizeof *speeds;
+        rc = fm_gpu_info(d->n_gpus, gpu, &d->no_gpu);
+        if (rc == 0)
+            (void)fm_gpu_measure(d->n_gpus++, args_flag(d->args, "quick"), speeds, &ignored);
     }
 }
 
@@ -190,6 +210,23 @@ static void print_memory(const struct doctor *d)
     (void)printf("huge pages   %s\n", m->huge_pages[0] != '\0' ? m->huge_pages : "unknown");
 }
 
+static void print_gpus(const struct doctor *d)
+{
+    char total[UNIT_BYTES], available[UNIT_BYTES], memory[UNIT_BYTES], send[UNIT_BYTES];
+    if (d->n_gpus == 0)
+        (void)printf("GPU          none: %s\n", d->no_gpu.text);
+    for (unsigned i = 0; i < d->n_gpus; i++) {
+        const struct fm_gpu_speeds *speeds = &d->gpu_speeds[i];
+        (void)printf("GPU %-8u %s, %s of memory, %s free\n", i, d->gpus[i].name,
+                     human_bytes(d->gpus[i].memory_bytes, total),
+                     human_bytes(d->gpus[i].memory_free_bytes, available));
+        if (speeds->memory.median > 0)
+            (void)printf("             %s in its memory, %s to it\n",
+                         human_rate(speeds->memory.median, memory),
+                         human_rate(speeds->send.median, send));
+    }
+}
+
 static void print_threads(unsigned n_threads)
 {
     (void)printf(" with %u thread%s\n", n_threads, n_threads == 1 ? "" : "s");
@@ -303,6 +340,21 @@ static int put_io(json_t *object, const struct fm_io_speeds *io)
            json_object_set_new(object, "io_page_gb_per_s", rate_or_null(io->page));
 }
 
+static int put_gpus(json_t *object, const struct doctor *d)
+{
+    json_t *gpus = json_array();
+    for (unsigned i = 0; i < d->n_gpus; i++)
+        (void)json_array_append_new(
+            gpus, json_pack("{s:o, s:I, s:I, s:o, s:o}", "name", text_or_null(d->gpus[i].name),
+                            "memory_bytes", (json_int_t)d->gpus[i].memory_bytes,
+                            "memory_free_bytes", (json_int_t)d->gpus[i].memory_free_bytes,
+                            "memory_gb_per_s", rate_or_null(d->gpu_speeds[i].memory.median),
+                            "send_gb_per_s", rate_or_null(d->gpu_speeds[i].send.median)));
+    return json_object_set_new(object, "gpus", gpus) |
+           json_object_set_new(object, "no_gpu", d->n_gpus == 0 ? text_or_null(d->no_gpu.text)
+                                                               : json_null());
+}
+
 static int print_json(const struct doctor *d)
 {
     const struct fm_machine_info *m = &d->info;
@@ -328,7 +380,7 @@ static int print_json(const struct doctor *d)
         "n_threads", (json_int_t)d->speeds.n_threads,
         "read_buffer_bytes", (json_int_t)d->speeds.read_buffer_bytes, "findings", findings);
     const struct fm_machine_speeds *s = &d->speeds;
-    if (all == NULL || put_io(all, &d->io) != 0 ||
+    if (all == NULL || put_io(all, &d->io) != 0 || put_gpus(all, d) != 0 ||
         put_speed(all, "disk_read_gb_per_s", &d->disk.read) != 0 ||
         put_speed(all, "memory_read_gb_per_s", &s->read) != 0 ||
         put_speed(all, "memory_read_one_thread_gb_per_s", &s->read_one) != 0 ||
@@ -353,6 +405,7 @@ static int run_doctor(const struct args *args)
     d.io.size = sizeof d.io;
     fm_machine_info(&d.info);
     find_levels(&d);
+    find_gpus(&d);
     if (measure(&d, &err) != 0)
         return say_failed(&err, STATUS_FAILED);
     judge_levels(&d);
@@ -362,6 +415,7 @@ static int run_doctor(const struct args *args)
         return print_json(&d);
     print_processor(&d);
     print_memory(&d);
+    print_gpus(&d);
     print_speeds(&d);
     print_disk(&d);
     print_findings(&d);
@@ -391,11 +445,11 @@ const struct command cmd_doctor = {
     .summary = "Show what this machine can do and what slows it down",
     .description =
         "Prints the processor, the usable cores, the instruction levels that Flash-MoE supports, "
-        "and the memory. Then measures the memory read speed, which limits how fast tokens are "
-        "generated, and the int8 multiplication speed, which limits how fast prompts are read. "
-        "Each is the median of several passes, followed by the slowest and the fastest. With "
-        "MODEL, also measures how fast random experts are read from its disk, directly and through "
-        "the page cache; '--io auto' uses the result. Ends with suggestions.\n"
+        "the memory and the GPUs. Then measures the memory read speed, which limits how fast "
+        "tokens are generated, and the int8 multiplication speed, which limits how fast prompts "
+        "are read. Each is the median of several passes, followed by the slowest and the fastest. "
+        "With MODEL, also measures how fast random experts are read from its disk, directly and "
+        "through the page cache; '--io auto' uses the result. Ends with suggestions.\n"
         "Takes a few seconds and up to an eighth of the available memory.",
     .operands = (const struct operand[]){{.name = "MODEL", .is_optional = true,
                                           .help = "Also measure the disk of this model"},

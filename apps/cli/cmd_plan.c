@@ -19,6 +19,7 @@ struct plan_row {
     const char *what;
     struct fm_plan plan;
     double share, hit_rate; /* fraction of all experts cached; of used experts found there */
+    double gpu_share, gpu_hit_rate; /* the same for the GPU's memory alone */
     struct limit limit;
     double first_token_s; /* negative: unknown */
 };
@@ -45,6 +46,15 @@ static uint64_t rounded_up(uint64_t bytes)
     return (bytes / MEBIBYTE + 2) * MEBIBYTE;
 }
 
+/* Lets all rows do as the first one, so that "auto" says only once why there is no GPU. */
+static void keep_gpu(struct planner *p, bool is_used)
+{
+    if (!is_used)
+        p->options.gpu_memory_bytes = 0;
+    if (!is_used || strcmp(p->options.gpu, "auto") == 0)
+        p->options.gpu = is_used ? "0" : "off";
+}
+
 /* Adds a row unless the budget is too small. Any other fault is an error. */
 static int add_row(struct planner *p, const char *what, uint64_t memory_bytes,
                    struct fm_error *err)
@@ -54,12 +64,16 @@ static int add_row(struct planner *p, const char *what, uint64_t memory_bytes,
     options.memory_bytes = memory_bytes;
     *row = (struct plan_row){.what = what, .plan.size = sizeof row->plan};
     int rc = fm_model_plan(p->model, &options, &row->plan, err);
-    p->min_bytes = rounded_up(row->plan.min_bytes);
+    p->min_bytes = row->plan.min_bytes > 0 ? rounded_up(row->plan.min_bytes) : 0;
     if (rc == FM_ERR_BUDGET)
         return 0;
     if (rc != 0)
         return rc;
-    row->share = p->n_all > 0 ? (double)row->plan.n_cache_slots / (double)p->n_all : 1;
+    const double n = p->n_all > 0 ? (double)p->n_all : 1;
+    const bool has_all = p->n_all == 0 || row->plan.n_cache_slots >= p->n_all;
+    row->share = has_all ? 1 : (double)row->plan.n_cache_slots / n;
+    row->gpu_share = (double)row->plan.n_gpu_slots / n;
+    keep_gpu(p, row->plan.gpu[0] != '\0');
     p->n_rows++;
     return 0;
 }
@@ -69,6 +83,8 @@ static int add_chosen(struct planner *p, struct fm_error *err)
 {
     const bool is_asked = p->options.memory_bytes > 0;
     int rc = add_row(p, is_asked ? "--memory" : "what is free now", p->options.memory_bytes, err);
+    if (rc == 0 && p->n_rows == 0 && p->min_bytes == 0)
+        return FM_ERR_BUDGET; /* more of the host's memory would not help */
     if (rc == 0 && p->n_rows == 0) {
         char text[FM_ERROR_BYTES];
         (void)snprintf(text, sizeof text, "%s", err->text);
@@ -115,6 +131,12 @@ static int add_rows(struct planner *p, struct fm_error *err)
 
 /* ---- what to expect -------------------------------------------------------------------------- */
 
+/* All rows use the same GPU, or none. */
+static bool has_gpu(const struct planner *p)
+{
+    return p->rows[0].plan.gpu[0] != '\0';
+}
+
 static const char *policy_name(const struct planner *p)
 {
     return word_text(&words_policy, (int)p->options.policy);
@@ -131,7 +153,7 @@ static unsigned policy_index(const char *name)
 /* Predicts each budget's hit rate with a warm cache: from the second half of the tokens. */
 static int replay(struct planner *p, struct fm_error *err)
 {
-    struct fm_replay_point points[ROWS_MAX] = {{0}};
+    struct fm_replay_point points[2 * ROWS_MAX] = {{0}};
     struct fm_routes_stats stats = {.size = sizeof stats, .n_layers = p->info.n_moe_layers,
                                     .n_experts = p->info.n_experts,
                                     .n_used = p->info.n_experts_per_token,
@@ -143,27 +165,46 @@ static int replay(struct planner *p, struct fm_error *err)
     }
     if (p->n_all == 0)
         return 0;
-    int rc = fm_routes_replay(args_text(p->args, "routes"), &stats, points, p->n_rows, err);
+    unsigned n = p->n_rows;
+    for (unsigned i = 0; i < p->n_rows && has_gpu(p); i++, n++) {
+        points[n].size = sizeof points[n];
+        points[n].share = p->rows[i].gpu_share;
+    }
+    int rc = fm_routes_replay(args_text(p->args, "routes"), &stats, points, n, err);
+    const unsigned policy = policy_index(policy_name(p));
     for (unsigned i = 0; rc == 0 && i < p->n_rows; i++)
-        p->rows[i].hit_rate = points[i].late_hits[policy_index(policy_name(p))];
+        p->rows[i].hit_rate = points[i].late_hits[policy];
+    for (unsigned i = 0; rc == 0 && i < n - p->n_rows; i++)
+        p->rows[i].gpu_hit_rate = points[p->n_rows + i].late_hits[policy];
     return rc;
+}
+
+/* Computes the limit of a token of whose experts these shares are in memory and on the GPU. Experts
+ * below the GPU are divided between link and processor so that both take the same time. */
+static void expect_token(const struct planner *p, double position, double hit_rate,
+                         double gpu_hit_rate, struct limit *limit)
+{
+    const double experts = (double)p->info.expert_token_bytes;
+    const struct limit_speeds speeds = {
+        .disk = p->speeds.disk.read.median, .memory = p->speeds.machine.read.median,
+        .gpu = p->speeds.gpu.memory.median, .link = p->speeds.gpu.send.median};
+    struct limit_load load = limit_load_of(&p->info, position, (1 - hit_rate) * experts);
+    const double below = (1 - gpu_hit_rate) * experts, both = speeds.link + speeds.memory;
+    load.has_gpu = has_gpu(p);
+    load.link_bytes = load.has_gpu && both > 0 ? below * speeds.link / both : 0;
+    load.host_bytes = load.has_gpu ? below - load.link_bytes : 0;
+    limit_set_speeds(&load, &speeds);
+    limit_of(&load, 0, limit);
 }
 
 /* Predicts the speed of a warm token and the time of a first one, which reads the dense weights and
  * all its experts. */
 static void expect(struct planner *p, struct plan_row *row)
 {
-    const double experts = (double)p->info.expert_token_bytes;
-    struct limit_load load = limit_load_of(&p->info, p->position, (1 - row->hit_rate) * experts);
     const double disk_per_s = p->speeds.disk.read.median;
-    load.disk_per_s = disk_per_s;
-    load.memory_per_s = p->speeds.machine.read.median;
-    limit_of(&load, 0, &row->limit);
     struct limit cold;
-    load = limit_load_of(&p->info, 0, experts);
-    load.disk_per_s = disk_per_s;
-    load.memory_per_s = p->speeds.machine.read.median;
-    limit_of(&load, 0, &cold);
+    expect_token(p, p->position, row->hit_rate, row->gpu_hit_rate, &row->limit);
+    expect_token(p, 0, 0, 0, &cold);
     row->first_token_s = disk_per_s > 0 && cold.max_per_s > 0
                              ? (double)p->info.dense_bytes / disk_per_s + 1 / cold.max_per_s
                              : -1;
@@ -189,6 +230,8 @@ static int make_plan(struct planner *p, struct fm_error *err)
         rc = replay(p, err);
     if (rc == 0)
         rc = app_speeds_measure(p->args, p->n_all > 0, NULL, &p->speeds, err);
+    if (rc == 0 && has_gpu(p))
+        app_gpu_measure(p->args, &p->speeds.gpu);
     const unsigned n_context = p->rows[p->chosen].plan.n_context;
     const bool is_asked = p->options.n_context > 0;
     p->position = (is_asked || n_context < USUAL_CONTEXT ? n_context : USUAL_CONTEXT) / 2.0;
@@ -226,14 +269,39 @@ static void print_machine(const struct planner *p)
         (void)printf("disk read    %s, experts of %s, %u concurrent reads, %s, measured now\n",
                      human_rate(d->read.median, disk), human_bytes(d->expert_bytes, expert),
                      d->read_depth, d->io);
+    const struct fm_gpu_speeds *g = &p->speeds.gpu;
+    if (g->memory.median > 0)
+        (void)printf("GPU copies   %s in its memory, %s to it, measured now\n",
+                     human_rate(g->memory.median, memory), human_rate(g->send.median, disk));
     if (p->n_all > 0)
         (void)printf("routing      %s: hit rates of policy %s with a warm cache\n",
                      args_text(p->args, "routes"), policy_name(p));
 }
 
+static void print_gpu(const struct planner *p)
+{
+    const struct plan_row *row = &p->rows[p->chosen];
+    const struct fm_plan *plan = &row->plan;
+    char budget[UNIT_BYTES], dense[UNIT_BYTES], cache[UNIT_BYTES], kv[UNIT_BYTES], max[UNIT_BYTES],
+        scratch[UNIT_BYTES];
+    (void)printf("GPU          %s, %s of its memory\n", plan->gpu,
+                 human_bytes(plan->gpu_budget_bytes, budget));
+    (void)printf("  dense weights  %10s\n", human_bytes(plan->gpu_dense_bytes, dense));
+    (void)printf("  expert cache   %10s  %llu of %llu experts, %.1f%% of those used\n",
+                 human_bytes(plan->gpu_cache_bytes, cache), (unsigned long long)plan->n_gpu_slots,
+                 (unsigned long long)p->n_all, 100 * row->gpu_hit_rate);
+    (void)printf("  KV and state   %10s  up to %s at %u positions\n",
+                 human_bytes(plan->gpu_kv_bytes, kv), human_bytes(plan->gpu_kv_max_bytes, max),
+                 plan->n_context);
+    (void)printf("  scratch        %10s  %u tokens per batch\n",
+                 human_bytes(plan->gpu_scratch_bytes, scratch), plan->prefill_chunk);
+}
+
 static void print_split(const struct planner *p)
 {
     const struct fm_plan *plan = &p->rows[p->chosen].plan;
+    if (has_gpu(p))
+        print_gpu(p);
     char budget[UNIT_BYTES], program[UNIT_BYTES], dense[UNIT_BYTES], cache[UNIT_BYTES];
     char kv[UNIT_BYTES], max[UNIT_BYTES], scratch[UNIT_BYTES], min[UNIT_BYTES];
     (void)printf("budget       %s\n", human_bytes(plan->memory_budget_bytes, budget));
@@ -241,7 +309,8 @@ static void print_split(const struct planner *p)
     (void)printf("  dense weights  %10s\n", human_bytes(plan->memory_dense_bytes, dense));
     (void)printf("  expert cache   %10s  %llu of %llu experts\n",
                  human_bytes(plan->memory_cache_bytes, cache),
-                 (unsigned long long)plan->n_cache_slots, (unsigned long long)p->n_all);
+                 (unsigned long long)(plan->n_cache_slots - plan->n_gpu_slots),
+                 (unsigned long long)p->n_all);
     (void)printf("  KV and state   %10s  up to %s at %u positions\n",
                  human_bytes(plan->memory_kv_bytes, kv),
                  human_bytes(plan->memory_kv_max_bytes, max), plan->n_context);
@@ -262,7 +331,7 @@ static void print_table(const struct planner *p)
             (void)snprintf(first, sizeof first, "%.2f s", row->first_token_s);
         (void)printf("%10s  %6.1f%%  %5.1f%%  %15s  %-8s  %11s  %s%s\n",
                      human_bytes(row->plan.memory_budget_bytes, budget), 100 * row->share,
-                     100 * row->hit_rate, speed, row->limit.is_io_bound ? "disk" : "memory", first,
+                     100 * row->hit_rate, speed, limit_bound_name(row->limit.bound), first,
                      row->what, i == p->chosen ? " <-" : "");
     }
     (void)printf("\nexperts: share that fits into the cache. hits: hit rate of a warm cache.\n"
@@ -273,10 +342,30 @@ static void print_table(const struct planner *p)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
+/* Adds the division of the GPU's memory, if there is one. */
+static json_t *put_gpu(json_t *object, const struct plan_row *row)
+{
+    const struct fm_plan *plan = &row->plan;
+    if (plan->gpu[0] != '\0')
+        (void)json_object_set_new(
+            object, "gpu",
+            json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "name",
+                      json_text(plan->gpu, strlen(plan->gpu)),
+                      "budget_bytes", (json_int_t)plan->gpu_budget_bytes,
+                      "dense_bytes", (json_int_t)plan->gpu_dense_bytes,
+                      "cache_bytes", (json_int_t)plan->gpu_cache_bytes,
+                      "kv_bytes", (json_int_t)plan->gpu_kv_bytes,
+                      "kv_max_bytes", (json_int_t)plan->gpu_kv_max_bytes,
+                      "scratch_bytes", (json_int_t)plan->gpu_scratch_bytes,
+                      "n_slots", (json_int_t)plan->n_gpu_slots, "share", row->gpu_share,
+                      "hit_rate", row->gpu_hit_rate));
+    return object;
+}
+
 static json_t *row_json(const struct plan_row *row)
 {
     const struct fm_plan *plan = &row->plan;
-    return json_pack(
+    return put_gpu(json_pack(
         "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}",
         "what", row->what, "memory_budget_bytes", (json_int_t)plan->memory_budget_bytes,
         "memory_program_bytes", (json_int_t)plan->memory_program_bytes,
@@ -290,7 +379,7 @@ static json_t *row_json(const struct plan_row *row)
         (json_int_t)plan->n_context, "share", row->share, "hit_rate", row->hit_rate,
         "first_token_s",
         row->first_token_s >= 0 ? json_real(row->first_token_s) : json_null(),
-        "limit", limit_json(&row->limit));
+        "limit", limit_json(&row->limit)), row);
 }
 
 static int print_json(const struct planner *p)

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
+#include "apps/cli/gpu_report.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/speed_report.h"
 #include "apps/cli/prefix_options.h"
@@ -90,7 +91,8 @@ static int tokenize_turn(const struct run *run, const char *system, const char *
                                                         json_text(system, strlen(system))));
     (void)json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "user", "content",
                                                     json_text(text, text_bytes)));
-    json_t *all = json_pack("{s:o, s:b}", "messages", messages, "enable_thinking", 0);
+    json_t *all = json_pack("{s:o, s:b, s:b}", "messages", messages, "enable_thinking", 0,
+                            "thinking", 0); /* templates read either name */
     char *conversation = all != NULL ? json_dumps(all, JSON_COMPACT) : NULL;
     json_decref(all);
     const int rc = conversation == NULL
@@ -134,8 +136,8 @@ static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
         if (!run->is_quiet)
             say("note: this model cannot chat; the prompt is continued as it is (--raw)");
     }
-    return fm_tokenize(run->model, text, text_bytes, FM_TEXT_WITH_SPECIAL, &run->prompt,
-                       &run->n_prompt, err);
+    return fm_tokenize(run->model, text, text_bytes, FM_TEXT_WITH_SPECIAL | FM_TEXT_WITH_PREFIX,
+                       &run->prompt, &run->n_prompt, err);
 }
 
 /* Opens the grammar of --json-object or --json-schema. */
@@ -419,7 +421,7 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
         "n_context", (int)stats->n_context,
         "prefill_chunk", (int)stats->prefill_chunk,
         "n_threads", (int)stats->n_threads,
-        "cpu_level", stats->cpu_level,
+        "cpu_level", gpu_report_cpu_level(stats),
         "logits_hash", hash,
         "seed", (json_int_t)run->sampling.seed,
         "sampling", sampling_json(&run->sampling), "stop_string", stop_json(run),
@@ -431,7 +433,7 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
 static void print_closing_line(const struct run *run, const struct fm_stats *stats)
 {
     char read[UNIT_BYTES], peak[UNIT_BYTES], budget[UNIT_BYTES], seed[UNIT_BYTES + 8] = "greedy";
-    char kept[48] = "";
+    char kept[48] = "", gpu[GPU_REPORT_BYTES];
     if (run->sampling.temperature > 0)
         (void)snprintf(seed, sizeof seed, "seed %llu", (unsigned long long)run->sampling.seed);
     const char *why = strcmp(run->stop_reason, "length") == 0    ? "-n reached"
@@ -451,6 +453,8 @@ static void print_closing_line(const struct run *run, const struct fm_stats *sta
         human_bytes(stats->bytes_read, read),
         human_bytes(stats->memory_resident_peak_bytes, peak),
         human_bytes(stats->memory_budget_bytes, budget), seed);
+    if (stats->gpu != NULL)
+        say("GPU %s: %s", stats->gpu, gpu_report_work(NULL, stats, gpu));
     if (stats->n_shrinks > 0)
         say("memory was scarce: the expert cache shrank to %llu experts (--elastic off prevents "
             "this)", (unsigned long long)stats->n_cache_slots);
@@ -492,7 +496,8 @@ static void measure_stats(struct run *run)
     const struct speed_report *report = &run->report;
     struct fm_error err = {0};
     struct limit limit = {.is_exceeded = true};
-    double disk_per_s = 0, memory_per_s = 0;
+    struct limit_speeds most = {0};
+    const bool has_gpu = report->after.gpu != NULL;
     close_all(run);
     const bool is_read = report->after.bytes_read > run->prompt_end.bytes_read;
     for (int n = 0; n < MEASURES_MAX && limit.is_exceeded; n++) {
@@ -501,12 +506,16 @@ static void measure_stats(struct run *run)
             say_warning("--stats: %s", err.text);
             break;
         }
-        disk_per_s = larger(disk_per_s, speeds.disk.read.median);
-        memory_per_s = larger(memory_per_s, speeds.machine.read.median);
+        if (has_gpu)
+            app_gpu_measure(run->args, &speeds.gpu);
+        most.disk = larger(most.disk, speeds.disk.read.median);
+        most.memory = larger(most.memory, speeds.machine.read.median);
+        most.gpu = larger(most.gpu, speeds.gpu.memory.median);
+        most.link = larger(most.link, speeds.gpu.send.median);
         limit_between(&report->before, &report->after, &report->info, report->first_position,
-                      disk_per_s, memory_per_s, &limit);
+                      &most, &limit);
     }
-    speed_report_finish(&run->report, disk_per_s, memory_per_s);
+    speed_report_finish(&run->report, &most);
 }
 
 static void print_stats(const struct run *run)
@@ -532,6 +541,8 @@ static int finish(struct run *run)
     fm_model_stats(run->model, &stats);
     if (run->is_json)
         run->json = make_json(run, &stats);
+    if (run->json != NULL)
+        (void)gpu_report_put(run->json, NULL, &stats);
     const bool has_logprobs = args_given(run->args, "logprobs");
     if (has_logprobs && run->json != NULL)
         (void)json_object_set_new(run->json, "logprobs",

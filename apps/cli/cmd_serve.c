@@ -81,8 +81,10 @@ static double limit_share(void *ctx, const struct fm_stats *before, const struct
 {
     const struct serving *s = ctx;
     struct limit limit;
-    limit_between(before, after, &s->info, position, s->speeds.disk.read.median,
-                  s->speeds.machine.read.median, &limit);
+    const struct limit_speeds speeds = {
+        .disk = s->speeds.disk.read.median, .memory = s->speeds.machine.read.median,
+        .gpu = s->speeds.gpu.memory.median, .link = s->speeds.gpu.send.median};
+    limit_between(before, after, &s->info, position, &speeds, &limit);
     return limit.percent > 0 ? limit.percent / 100 : -1;
 }
 
@@ -126,7 +128,10 @@ static int measure(struct serving *s, struct fm_error *err)
         return 0;
     if (!s->is_quiet)
         say("measuring the machine");
-    return app_speeds_measure(s->args, true, NULL, &s->speeds, err);
+    const int rc = app_speeds_measure(s->args, true, NULL, &s->speeds, err);
+    if (rc == 0)
+        app_gpu_measure(s->args, &s->speeds.gpu);
+    return rc;
 }
 
 static void say_ready(const struct serving *s, const char *host, unsigned port, const char *name,

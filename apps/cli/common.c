@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/plat_dir.h"
 #include "apps/cli/engine_words.h"
+#include "apps/cli/gpu_report.h"
 #include "apps/cli/term.h"
 #include "flashmoe_lab.h"
 
@@ -42,6 +43,13 @@ static const struct option engine_options[] = {
      .shown = "the memory that is free",
      .help = "Memory budget for everything: dense weights, expert cache, KV and scratch. A larger "
              "budget caches more experts"},
+    {.name = "gpu", .kind = OPTION_STRING, .metavar = "WHICH", .value = "auto",
+     .help = "GPU to compute on: off, auto or a number from 0 on. auto takes the first one if it "
+             "can be used. Dense weights and KV go to its memory, and the hottest experts; the "
+             "others are computed by the processor or sent to it, whichever is faster. Results are "
+             "bit-identical"},
+    {.name = "gpu-memory", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
+     .shown = "what is free, less a margin", .help = "Budget of the GPU's memory"},
     {.name = "elastic", .kind = OPTION_STRING, .metavar = "WHEN", .value = "on",
      .help = "Return memory while other programs need it: on or off. The expert cache shrinks at "
              "once and grows back slowly, up to --memory or, without it, to what the machine has. "
@@ -175,15 +183,19 @@ static void say_plan(const struct fm_model *model)
     fm_model_stats(model, &stats);
     char budget[UNIT_BYTES], program[UNIT_BYTES], dense[UNIT_BYTES], cache[UNIT_BYTES];
     char kv[UNIT_BYTES], max[UNIT_BYTES], scratch[UNIT_BYTES];
+    char gpu[GPU_REPORT_BYTES];
+    if (stats.gpu != NULL)
+        say("GPU %s, %s", stats.gpu, gpu_report_division(&stats, gpu));
     say("memory budget %s: program %s, dense weights %s, expert cache %s (%llu slots), KV and "
         "state %s, up to %s, scratch %s", human_bytes(stats.memory_budget_bytes, budget),
         human_bytes(stats.memory_program_bytes, program),
         human_bytes(stats.memory_dense_bytes, dense), human_bytes(stats.memory_cache_bytes, cache),
-        (unsigned long long)stats.n_cache_slots, human_bytes(stats.memory_kv_bytes, kv),
+        (unsigned long long)(stats.n_cache_slots - stats.n_gpu_slots),
+        human_bytes(stats.memory_kv_bytes, kv),
         human_bytes(stats.memory_kv_max_bytes, max),
         human_bytes(stats.memory_scratch_bytes, scratch));
     say("context %u, prefill chunk %u, threads %u, level %s", stats.n_context,
-        stats.prefill_chunk, stats.n_threads, stats.cpu_level);
+        stats.prefill_chunk, stats.n_threads, gpu_report_cpu_level(&stats));
 }
 
 /* Where an installed program, or one in its build folder, finds the bundled model. */
@@ -300,6 +312,8 @@ int app_engine_options(const struct args *args, struct fm_model_options *options
     options->n_threads = (unsigned)args_uint(args, "threads");
     options->pin_threads = args_flag(args, "pin");
     options->cpu = args_text(args, "cpu");
+    options->gpu = args_text(args, "gpu");
+    options->gpu_memory_bytes = args_uint(args, "gpu-memory");
     options->prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
     options->kv = args_text(args, "kv");
     options->read_depth = (unsigned)args_uint(args, "read-depth");
@@ -372,6 +386,15 @@ int app_disk_measure(const struct args *args, const char *io, struct fm_disk_spe
     app_keep_io(app_model_path(args), &options, kept);
     speeds->size = sizeof *speeds;
     return fm_disk_measure(app_model_path(args), &options, true, speeds, err);
+}
+
+void app_gpu_measure(const struct args *args, struct fm_gpu_speeds *speeds)
+{
+    struct fm_error ignored;
+    const char *gpu = args_text(args, "gpu");
+    *speeds = (struct fm_gpu_speeds){.size = sizeof *speeds};
+    if (strcmp(gpu, "off") != 0) /* "auto" is the first one */
+        (void)fm_gpu_measure((unsigned)strtoul(gpu, NULL, 10), true, speeds, &ignored);
 }
 
 static void show_pass(void *ctx, uint64_t done, uint64_t total)

@@ -68,9 +68,12 @@ struct fm_chat_options app_chat_now(void);
 struct app_speeds {
     struct fm_machine_speeds machine; /* memory reads only */
     struct fm_disk_speeds disk;
+    struct fm_gpu_speeds gpu; /* by app_gpu_measure */
 };
 int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
                        struct app_speeds *speeds, struct fm_error *err);
+/* Measures the GPU of --gpu quickly. Its speeds are 0 without one, or if it cannot be measured. */
+void app_gpu_measure(const struct args *args, struct fm_gpu_speeds *speeds);
 /* Measures the disk only. */
 int app_disk_measure(const struct args *args, const char *io, struct fm_disk_speeds *speeds,
                      struct fm_error *err);

@@ -36,7 +36,7 @@ void speed_report_take(struct speed_report *report, const struct fm_model *model
     report->info.size = sizeof report->info;
     fm_model_info(model, &report->info);
     const uint64_t n_slots = report->after.n_cache_slots;
-    const uint64_t cache_bytes = report->after.memory_cache_bytes;
+    const uint64_t cache_bytes = report->after.memory_cache_bytes + report->after.gpu_cache_bytes;
     report->is_resident = n_slots >= n_all_experts(report);
     take_point(report, model, cache_bytes, &report->now);
     take_point(report, model, cache_bytes + ONE_MORE, &report->more);
@@ -62,10 +62,10 @@ static void finish_point(const struct speed_report *report, double miss_rate,
     limit_of(&load, 0, &point->limit);
 }
 
-void speed_report_finish(struct speed_report *report, double disk_per_s, double memory_per_s)
+void speed_report_finish(struct speed_report *report, const struct limit_speeds *speeds)
 {
-    limit_between(&report->before, &report->after, &report->info, report->first_position,
-                  disk_per_s, memory_per_s, &report->limit);
+    limit_between(&report->before, &report->after, &report->info, report->first_position, speeds,
+                  &report->limit);
     const struct limit_load *load = &report->limit.load;
     const double miss = load->expert_bytes > 0 ? load->miss_bytes / load->expert_bytes : 0;
     finish_point(report, miss, &report->more);

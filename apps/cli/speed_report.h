@@ -32,9 +32,9 @@ struct speed_report {
  * first_position was decoded. Since then one session must have decoded single tokens only. */
 void speed_report_take(struct speed_report *report, const struct fm_model *model,
                        const struct fm_stats *before, double first_position);
-/* Computes the limits from the machine's bytes per second, 0 where not measured. The share of the
- * limit is that of the mean speed. The model may be closed. */
-void speed_report_finish(struct speed_report *report, double disk_per_s, double memory_per_s);
+/* Computes the limits from the machine's speeds. The share of the limit is that of the mean speed.
+ * The model may be closed. */
+void speed_report_finish(struct speed_report *report, const struct limit_speeds *speeds);
 /* Recomputes the share of the limit for another speed than the mean. Call it after
  * speed_report_finish. */
 void speed_report_set_speed(struct speed_report *report, double tok_per_s);

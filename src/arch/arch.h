@@ -108,6 +108,13 @@ struct step_expert {
     uint32_t n;
 };
 
+/* All experts of a layer, which the backend finds by the ids that route has left: expert e lies
+ * bases[e] bytes behind `slot`. */
+struct step_routed {
+    const void *slot;      /* in the backend's memory */
+    const uint64_t *bases; /* [n_experts], likewise */
+};
+
 /* Experts given to one call at most. */
 #define ARCH_EXPERTS_TOGETHER 64
 
@@ -134,6 +141,9 @@ struct arch {
     /* Computes experts on their rows, and the shared expert when asked to; n may be 0. */
     void (*experts)(struct step *step, uint32_t layer, const struct step_expert *experts,
                     uint32_t n, bool with_shared);
+    /* Computes the experts that route chose, and the shared expert. For a backend with ffn_routed,
+     * and within its limits. */
+    void (*routed)(struct step *step, uint32_t layer, const struct step_routed *routed);
     void (*close)(struct step *step, uint32_t layer); /* x += all parts */
     /* `x` is [n, hidden]; the final norm goes to `normed`, logits to [n, vocabulary]. */
     void (*final_norm)(struct step *step, const float *x, uint32_t n, float *normed);

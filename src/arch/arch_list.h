@@ -1,4 +1,12 @@
 /* Every architecture, sorted: ARCH(name of the descriptor). */
+ARCH(arch_deepseek_v3)
+ARCH(arch_glm4_moe)
+ARCH(arch_glm4_moe_lite)
+ARCH(arch_gpt_oss)
+ARCH(arch_minimax_m2)
+ARCH(arch_mixtral)
+ARCH(arch_olmoe)
+ARCH(arch_qwen2_moe)
 ARCH(arch_qwen3_5_moe)
 ARCH(arch_qwen3_moe)
 ARCH(arch_qwen3_next)

@@ -106,6 +106,12 @@ void blocks_experts(struct step *step, uint32_t layer, const struct step_expert 
                       with_shared);
 }
 
+void blocks_routed(struct step *step, uint32_t layer, const struct step_routed *routed)
+{
+    const struct transformer_layer *l = &transformer_of(step)->layers[layer];
+    l->block->routed(l->ffn, step, &step->model->expert_layers[l->expert_layer], routed);
+}
+
 void blocks_close(struct step *step, uint32_t layer)
 {
     const struct transformer_layer *l = &transformer_of(step)->layers[layer];

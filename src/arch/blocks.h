@@ -24,6 +24,7 @@ struct layer_names {
     uint32_t layer;
     const char *prefix; /* "model.layers.3." */
     enum vector_transform norm; /* how norms are read */
+    const struct transformer_traits *traits;
 };
 
 #define LAYER_PREFIX_BYTES 128
@@ -46,6 +47,7 @@ struct mix_buffers {
 
 struct mixer {
     size_t bytes; /* of the struct that a layer has of it, `mix`: shape and weights */
+    size_t (*more_bytes)(const void *mix); /* behind the struct, by its shape; NULL: none */
     /* Fills in the shape, once for every kind of layer; it is then copied to the layers. */
     int (*read)(void *mix, struct transformer *t, const struct transformer_traits *traits,
                 const struct layer_kind *kind, const struct config *config, struct fm_error *err);
@@ -72,6 +74,8 @@ struct ffn_block {
     void (*predict)(const void *ffn, struct step *step); /* from ahead_normed */
     void (*experts)(const void *ffn, struct step *step, const struct expert_layer *layer,
                     const struct step_expert *experts, uint32_t n, bool with_shared);
+    void (*routed)(const void *ffn, struct step *step, const struct expert_layer *layer,
+                   const struct step_routed *routed);
     void (*close)(const void *ffn, struct step *step); /* ffn = all parts */
 };
 
@@ -94,6 +98,8 @@ struct transformer {
     struct router router; /* of all layers, without what each has of its own */
     uint32_t n_experts_trained;
     uint32_t expert_intermediate, shared_intermediate, dense_intermediate;
+    const char *router_name; /* of its tensors, below "mlp." */
+    enum expert_order expert_order;
     bool has_tied_head;
     float eps;
     struct rope rope;
@@ -111,6 +117,8 @@ static inline const struct transformer *transformer_of(const struct step *step)
     return (const struct transformer *)step->arch;
 }
 
+/* Makes the table of the rotation, which is the same in all layers, once `rope` is read. */
+int transformer_make_rope(struct transformer *t, uint32_t rotary_dim, struct fm_error *err);
 /* Frees what transformer_open made; the weights belong to the model. */
 void transformer_free(void *arch);
 
@@ -125,6 +133,7 @@ void blocks_predict(struct step *step, uint32_t layer);
 void blocks_dense(struct step *step, uint32_t layer);
 void blocks_experts(struct step *step, uint32_t layer, const struct step_expert *experts,
                     uint32_t n, bool with_shared);
+void blocks_routed(struct step *step, uint32_t layer, const struct step_routed *routed);
 void blocks_close(struct step *step, uint32_t layer);
 void blocks_final_norm(struct step *step, const float *x, uint32_t n, float *normed);
 void blocks_head(struct step *step, const float *normed, uint32_t n, float *logits);
@@ -134,7 +143,8 @@ void blocks_head(struct step *step, const float *normed, uint32_t n, float *logi
     .sizes = blocks_sizes, .state = blocks_state, .expert_layer = blocks_expert_layer,             \
     .embed = blocks_embed, .place = blocks_place, .mix = blocks_mix, .route = blocks_route,        \
     .predict = blocks_predict, .dense = blocks_dense, .experts = blocks_experts,                   \
-    .close = blocks_close, .final_norm = blocks_final_norm, .head = blocks_head
+    .routed = blocks_routed, .close = blocks_close, .final_norm = blocks_final_norm,               \
+    .head = blocks_head
 
 /* ---- opening (blocks_open.c) ----------------------------------------------------------------- */
 
@@ -148,6 +158,29 @@ struct layer_kind {
 /* How queries and keys are normed before they are rotated. */
 enum head_norms { NORM_EACH_HEAD, NORM_ALL_HEADS, NORM_NO_HEADS };
 
+/* Biases of the projections of queries, keys and values. */
+struct bias_traits {
+    const char *field; /* of the configuration, that says whether there are any; NULL: never any */
+    bool by_default;   /* when it does not say */
+    bool has_output;   /* the output projection has one, too */
+};
+
+/* What the experts that every row goes through are. */
+enum shared_experts {
+    SHARED_NONE,
+    SHARED_GATED, /* one, of shared_expert_intermediate_size, with a gate */
+    SHARED_PLAIN, /* n_shared_experts of the routed experts' size in one, added as they are */
+};
+
+/* How experts are chosen, beyond what every router has. */
+struct router_traits {
+    enum router_score score;
+    const char *correction; /* its tensor, below that of the block; NULL: none */
+    bool has_groups; /* reads n_group, topk_group and routed_scaling_factor */
+    uint32_t default_groups, default_groups_chosen; /* when the configuration does not say; 0: 1 */
+    double default_scale;                           /* likewise */
+};
+
 struct delta_net;
 
 /* What differs between families that are built from these blocks. */
@@ -159,17 +192,37 @@ struct transformer_traits {
     uint32_t default_interval;
     /* When the configuration does not say; 0: the family rotates whole heads, whatever it says. */
     double partial_rotary_factor;
-    uint32_t default_kv_heads, default_head_dim; /* likewise; head_dim 0: hidden by heads */
+    bool turns_neighbours; /* of latent attention, when rope_interleave does not say */
+    bool may_have_rotary_dim; /* the number itself in place of that factor */
+    /* Likewise. kv_heads 0: as many as heads; head_dim 0: hidden by heads; eps 0: 1e-6. */
+    uint32_t default_kv_heads, default_head_dim;
+    double default_eps;
     bool may_have_dense_layers; /* reads mlp_only_layers and decoder_sparse_step */
-    bool has_attention_gate, has_shared_expert;
+    bool begins_with_dense_layers; /* reads first_k_dense_replace */
+    uint32_t n_dense_layers; /* so many first layers are dense, unless mlp_layer_types is there */
+    bool has_attention_gate;
+    bool may_have_window; /* all layers see sliding_window positions, if it is there */
+    struct bias_traits bias;
+    enum shared_experts shared;
+    struct router_traits router;
+    /* Another name of the routed blocks below a layer than "mlp."; NULL: none. */
+    const char *other_block;
+    /* Layers for multi-token prediction follow the last one, and are not used. */
+    bool may_have_predictors;
     struct activation activation; /* silu unless it says otherwise */
+    const char *router_name; /* "gate" unless it says otherwise */
+    enum expert_order expert_order;
+    bool has_own_interval; /* whatever full_attention_interval says */
     enum head_norms head_norms;
+    const char *head_norms_field; /* false or missing: no norms of heads; NULL: always these */
     bool has_zero_centred_norms; /* in Hugging Face files */
     bool always_renormalises;    /* whatever norm_topk_prob says */
     bool renormalises_by_default;
     /* Binds qkv, z, b and a of a delta rule layer below `prefix`. */
     void (*bind_delta_projections)(struct binder *b, const struct transformer *t,
                                    struct delta_net *d, const char *prefix);
+    /* Reads what only this family's configuration has; may be NULL. */
+    int (*read_more)(struct transformer *t, const struct config *config, struct fm_error *err);
     /* Binds what a layer's pieces have beyond that, biases and the like; may be NULL. */
     void (*bind_more)(struct binder *b, const struct transformer *t, struct transformer_layer *l,
                       const struct layer_names *names);

@@ -29,7 +29,73 @@ void transformer_free(void *arch)
     mem_free(t);
 }
 
+int transformer_make_rope(struct transformer *t, uint32_t rotary_dim, struct fm_error *err)
+{
+    t->rotary_dim = rotary_dim;
+    t->rope_frequencies = mem_new(rotary_dim / 2 + 1, sizeof(float), "the rope table", err);
+    if (t->rope_frequencies == NULL)
+        return FM_ERR_NOMEM;
+    rope_frequencies(&t->rope, rotary_dim, t->rope_frequencies);
+    t->max_context = rope_max_context(&t->rope, t->max_context);
+    return 0;
+}
+
 /* ---- configuration -------------------------------------------------------------------------- */
+
+static uint32_t or_one(uint32_t n)
+{
+    return n > 0 ? n : 1;
+}
+
+/* Reads the groups of experts that a row is limited to. */
+static int read_groups(struct router *r, const struct router_traits *traits,
+                       const struct config *c, struct fm_error *err)
+{
+    double scale;
+    int rc = config_uint_or(c, "n_group", 1, r->n_experts, or_one(traits->default_groups),
+                            &r->n_groups, err);
+    if (rc == 0 && r->n_experts % r->n_groups != 0)
+        rc = err_set(err, FM_ERR_FORMAT,
+                     "%s: field 'n_group' is %u, which does not divide the %u experts", c->file,
+                     r->n_groups, r->n_experts);
+    if (rc == 0)
+        rc = config_uint_or(c, "topk_group", 1, r->n_groups < LIMIT_TOP_K ? r->n_groups
+                                                                          : LIMIT_TOP_K,
+                            or_one(traits->default_groups_chosen), &r->n_groups_chosen, err);
+    if (rc == 0)
+        rc = config_number_or(c, "routed_scaling_factor", 0, 1e6,
+                              traits->default_scale > 0 ? traits->default_scale : 1, &scale, err);
+    if (rc != 0)
+        return rc;
+    const uint32_t size = r->n_experts / r->n_groups;
+    if (r->n_groups > 1 && size < 2)
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: field 'n_group' is %u for %u experts; a group needs two at least",
+                       c->file, r->n_groups, r->n_experts);
+    if (r->k > size * r->n_groups_chosen)
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: field 'topk_group' is %u: groups of %u experts have fewer than the %u "
+                       "of num_experts_per_tok",
+                       c->file, r->n_groups_chosen, size, r->k);
+    r->scale = (float)scale;
+    return 0;
+}
+
+/* The size of all shared experts together. */
+static int read_shared(struct transformer *t, const struct transformer_traits *traits,
+                       const struct config *c, struct fm_error *err)
+{
+    uint32_t n;
+    if (traits->shared == SHARED_NONE)
+        return 0;
+    if (traits->shared == SHARED_GATED)
+        return config_uint(c, "shared_expert_intermediate_size", 1, LIMIT_INTERMEDIATE,
+                           &t->shared_intermediate, err);
+    int rc = config_uint_or(c, "n_shared_experts", 0, LIMIT_INTERMEDIATE / t->expert_intermediate,
+                            1, &n, err);
+    t->shared_intermediate = n * t->expert_intermediate;
+    return rc;
+}
 
 static int read_experts(struct transformer *t, const struct transformer_traits *traits,
                         const struct config *c, struct fm_error *err)
@@ -43,24 +109,26 @@ static int read_experts(struct transformer *t, const struct transformer_traits *
     if (rc == 0)
         rc = config_uint(c, "moe_intermediate_size", 1, LIMIT_INTERMEDIATE,
                          &t->expert_intermediate, err);
-    if (rc == 0 && traits->has_shared_expert)
-        rc = config_uint(c, "shared_expert_intermediate_size", 1, LIMIT_INTERMEDIATE,
-                         &t->shared_intermediate, err);
+    if (rc == 0)
+        rc = read_shared(t, traits, c, err);
     if (rc == 0)
         rc = config_bool_or(c, "norm_topk_prob", traits->renormalises_by_default, &renormalises,
                             err);
-    if (rc == 0)
-        t->router = (struct router){
-            .score = ROUTER_SOFTMAX, .n_experts = n, .k = k, .scale = 1,
-            .renormalises = renormalises || traits->always_renormalises};
-    return rc;
+    if (rc != 0)
+        return rc;
+    t->router = (struct router){
+        .score = traits->router.score, .n_experts = n, .k = k, .scale = 1,
+        .renormalises = renormalises || traits->always_renormalises};
+    return traits->router.has_groups ? read_groups(&t->router, &traits->router, c, err)
+                                     : 0;
 }
 
 static int refuse_unsupported(const struct transformer_traits *traits, const struct config *c,
                               struct fm_error *err)
 {
     int rc = config_refuse_unless(c, "hidden_act", "\"silu\"", err);
-    if (rc == 0)
+    const char *bias = traits->bias.field;
+    if (rc == 0 && (bias == NULL || strcmp(bias, "attention_bias") != 0))
         rc = config_refuse_unless(c, "attention_bias", "false", err);
     if (rc == 0)
         rc = config_refuse_general(c, err);
@@ -99,15 +167,20 @@ static int read_config(struct transformer *t, const struct transformer_traits *t
         rc = config_uint_or(c, "max_position_embeddings", 1, LIMIT_CONTEXT, LIMIT_CONTEXT,
                             &t->max_context, err);
     if (rc == 0)
-        rc = config_number_or(c, "rms_norm_eps", 0, 1, 1e-6, &eps, err);
+        rc = config_number_or(c, "rms_norm_eps", 0, 1,
+                              traits->default_eps > 0 ? traits->default_eps : 1e-6, &eps, err);
     if (rc == 0)
         rc = config_bool_or(c, "tie_word_embeddings", false, &t->has_tied_head, err);
     if (rc != 0)
         return rc;
     t->eps = (float)eps;
     t->activation = traits->activation;
+    t->router_name = traits->router_name != NULL ? traits->router_name : "gate";
+    t->expert_order = traits->expert_order;
     rc = read_mixers(t, traits, c, err);
-    return rc != 0 ? rc : read_experts(t, traits, c, err);
+    if (rc == 0)
+        rc = read_experts(t, traits, c, err);
+    return rc != 0 || traits->read_more == NULL ? rc : traits->read_more(t, c, err);
 }
 
 /* ---- what each layer is --------------------------------------------------------------------- */
@@ -117,7 +190,8 @@ static int make_layer(struct transformer *t, const struct transformer_traits *tr
 {
     struct transformer_layer *l = &t->layers[layer];
     l->mixer = traits->kinds[kind].mixer;
-    l->mix = mem_new(1, l->mixer->bytes, "a layer", err);
+    const size_t more = l->mixer->more_bytes != NULL ? l->mixer->more_bytes(t->shapes[kind]) : 0;
+    l->mix = mem_new(1, l->mixer->bytes + more, "a layer", err);
     if (l->mix == NULL)
         return FM_ERR_NOMEM;
     memcpy(l->mix, t->shapes[kind], l->mixer->bytes);
@@ -154,9 +228,9 @@ static int read_layer_types(struct transformer *t, const struct transformer_trai
                             const struct config *c, struct fm_error *err)
 {
     const json_t *types = config_find(c, "layer_types");
-    uint32_t interval = 1;
+    uint32_t interval = traits->has_own_interval ? traits->default_interval : 1;
     int rc = 0;
-    if (types == NULL && traits->default_interval > 0)
+    if (types == NULL && traits->default_interval > 0 && !traits->has_own_interval)
         rc = config_uint_or(c, "full_attention_interval", 1, LIMIT_LAYERS,
                             traits->default_interval, &interval, err);
     if (types != NULL && (!json_is_array(types) || json_array_size(types) != t->n_layers))
@@ -199,6 +273,45 @@ static int read_dense_layers(struct transformer *t, const struct config *c, stru
     return rc;
 }
 
+/* The first layers are dense. One at least has experts. */
+static int read_first_layers(struct transformer *t, const struct config *c, struct fm_error *err)
+{
+    uint32_t n;
+    int rc = config_uint(c, "first_k_dense_replace", 0, t->n_layers - 1, &n, err);
+    for (uint32_t i = 0; rc == 0 && i < n; i++)
+        t->layers[i].block = &ffn_block_dense;
+    if (rc == 0 && n > 0)
+        rc = config_uint(c, "intermediate_size", 1, LIMIT_INTERMEDIATE, &t->dense_intermediate,
+                         err);
+    return rc;
+}
+
+/* The same, or a list that names the block of every layer. */
+static int read_block_types(struct transformer *t, uint32_t n_dense, const struct config *c,
+                            struct fm_error *err)
+{
+    const json_t *types = config_find(c, "mlp_layer_types");
+    bool has_dense = false;
+    if (types != NULL && (!json_is_array(types) || json_array_size(types) != t->n_layers))
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: field 'mlp_layer_types' is not a list of %u layers "
+                       "(num_hidden_layers)", c->file, t->n_layers);
+    for (uint32_t i = 0; i < t->n_layers; i++) {
+        const char *type = types != NULL ? json_string_value(json_array_get(types, i))
+                                         : i < n_dense ? "dense" : "sparse";
+        if (type == NULL || (strcmp(type, "dense") != 0 && strcmp(type, "sparse") != 0))
+            return err_set(err, FM_ERR_UNSUPPORTED,
+                           "%s: field 'mlp_layer_types[%u]' is neither \"dense\" nor \"sparse\"",
+                           c->file, i);
+        if (strcmp(type, "dense") == 0) {
+            t->layers[i].block = &ffn_block_dense;
+            has_dense = true;
+        }
+    }
+    return has_dense ? config_uint(c, "intermediate_size", 1, LIMIT_INTERMEDIATE,
+                                   &t->dense_intermediate, err) : 0;
+}
+
 static int make_ffns(struct transformer *t, struct fm_error *err)
 {
     for (uint32_t i = 0; i < t->n_layers; i++) {
@@ -219,7 +332,8 @@ static void bind_layer(struct binder *b, const struct transformer *t,
     struct transformer_layer *l = &t->layers[layer];
     char prefix[LAYER_PREFIX_BYTES];
     (void)snprintf(prefix, sizeof prefix, "%slayers.%u.", model, layer);
-    const struct layer_names names = {.layer = layer, .prefix = prefix, .norm = norm};
+    const struct layer_names names = {.layer = layer, .prefix = prefix, .norm = norm,
+                                      .traits = traits};
     binder_vector(b, &l->mix_norm, t->hidden, norm, "%sinput_layernorm.weight", prefix);
     binder_vector(b, &l->ffn_norm, t->hidden, norm, "%spost_attention_layernorm.weight", prefix);
     l->mixer->bind(l->mix, b, t, &names);
@@ -265,6 +379,16 @@ static void bind_head(struct binder *b, struct transformer *t, const char *root)
         binder_leave(b, "%slm_head.weight", root);
 }
 
+/* Marks the layers behind the last one as not used, if they have what predictors have. */
+static void ignore_predictors(struct binder *b, const char *model, uint32_t first)
+{
+    for (uint32_t i = first; binder_find(b, "%slayers.%u.enorm.weight", model, i) != NULL; i++) {
+        char prefix[LAYER_PREFIX_BYTES];
+        (void)snprintf(prefix, sizeof prefix, "%slayers.%u.", model, i);
+        binder_ignore(b, prefix, false, "multi-token prediction is not used");
+    }
+}
+
 static void bind_all(struct binder *b, struct transformer *t,
                      const struct transformer_traits *traits)
 {
@@ -290,6 +414,8 @@ static void bind_all(struct binder *b, struct transformer *t,
     binder_ignore(b, "model.visual.", true, "this version reads text only, no images");
     binder_ignore(b, "vision_tower.", true, "this version reads text only, no images");
     binder_ignore(b, "mtp.", false, "multi-token prediction is not used");
+    if (traits->may_have_predictors)
+        ignore_predictors(b, model, t->n_layers);
 }
 
 static bool has_positions(const struct layer_state *state)
@@ -334,6 +460,10 @@ int transformer_open(const struct transformer_traits *traits, const struct confi
     rc = read_layer_types(t, traits, config, err);
     if (rc == 0 && traits->may_have_dense_layers)
         rc = read_dense_layers(t, config, err);
+    if (rc == 0 && traits->begins_with_dense_layers)
+        rc = read_first_layers(t, config, err);
+    if (rc == 0 && traits->n_dense_layers > 0)
+        rc = read_block_types(t, traits->n_dense_layers, config, err);
     if (rc == 0)
         rc = make_ffns(t, err);
     if (rc == 0) {

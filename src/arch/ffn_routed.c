@@ -2,23 +2,67 @@
 
 #include "arch/ffn.h"
 
+/* Writes the beginning of the names of the block's tensors. */
+static void name_block(const struct binder *b, const struct layer_names *names, char *block,
+                       size_t bytes)
+{
+    const char *other = names->traits->other_block;
+    const bool is_other =
+        other != NULL && binder_find(b, "%s%sgate.weight", names->prefix, other) != NULL;
+    (void)snprintf(block, bytes, "%s%s", names->prefix, is_other ? other : "mlp.");
+}
+
+static void bind_shared(struct ffn_routed *r, struct binder *b, const struct transformer *t,
+                        enum shared_experts kind, const char *block)
+{
+    if (t->shared_intermediate == 0)
+        return;
+    ffn_bind(b, &r->shared, t->hidden, t->shared_intermediate, block,
+             kind == SHARED_GATED ? "shared_expert" : "shared_experts");
+    if (kind == SHARED_GATED)
+        binder_matrix(b, &r->shared_gate, TENSOR_GATE, 1, t->hidden,
+                      "%sshared_expert_gate.weight", block);
+}
+
 static uint32_t routed_bind(void *ffn, struct binder *b, const struct transformer *t,
                             const struct layer_names *names)
 {
     struct ffn_routed *r = ffn;
-    char mlp[LAYER_PREFIX_BYTES + 8];
-    (void)snprintf(mlp, sizeof mlp, "%smlp.", names->prefix);
+    const struct transformer_traits *traits = names->traits;
+    char block[LAYER_PREFIX_BYTES + 32];
+    name_block(b, names, block, sizeof block);
     const uint32_t n_experts = t->router.n_experts;
     r->rule = t->router;
-    binder_matrix(b, &r->router, TENSOR_GATE, n_experts, t->hidden, "%sgate.weight", mlp);
+    binder_matrix(b, &r->router, TENSOR_GATE, n_experts, t->hidden, "%s%s.weight", block,
+                  t->router_name);
+    if (traits->router.correction != NULL)
+        binder_vector(b, &r->rule.correction, n_experts, VECTOR_PLAIN, "%s%s", block,
+                      traits->router.correction);
     const uint32_t expert_layer = binder_experts(b, names->layer, n_experts, t->hidden,
-                                                 t->expert_intermediate, mlp);
-    if (t->shared_intermediate > 0) {
-        ffn_bind(b, &r->shared, t->hidden, t->shared_intermediate, mlp, "shared_expert");
-        binder_matrix(b, &r->shared_gate, TENSOR_GATE, 1, t->hidden,
-                      "%sshared_expert_gate.weight", mlp);
-    }
+                                                 t->expert_intermediate, t->expert_order, block);
+    bind_shared(r, b, t, traits->shared, block);
     return expert_layer;
+}
+
+/* transformers has gate and up in one tensor of pairs; converters have them apart. */
+void ffn_bind_expert_biases(struct binder *b, const struct transformer *t, struct ffn_routed *r,
+                            const struct layer_names *names)
+{
+    const uint32_t n = t->router.n_experts, n_cols = t->expert_intermediate;
+    const uint64_t n_floats = (uint64_t)n * n_cols;
+    const char *prefix = names->prefix;
+    if (binder_find(b, "%smlp.experts.gate_up_proj_bias", prefix) != NULL) {
+        binder_pairs(b, &r->biases.gate, &r->biases.up, n, n_cols,
+                     "%smlp.experts.gate_up_proj_bias", prefix);
+        binder_rows(b, &r->biases.down, n, t->hidden, "%smlp.experts.down_proj_bias", prefix);
+    } else {
+        binder_rows(b, &r->biases.gate, n, n_cols, "%smlp.experts.gate_proj.bias", prefix);
+        binder_rows(b, &r->biases.up, n, n_cols, "%smlp.experts.up_proj.bias", prefix);
+        binder_rows(b, &r->biases.down, n, t->hidden, "%smlp.experts.down_proj.bias", prefix);
+    }
+    binder_host_copy(b, &r->host_biases.gate, &r->biases.gate, n_floats);
+    binder_host_copy(b, &r->host_biases.up, &r->biases.up, n_floats);
+    binder_host_copy(b, &r->host_biases.down, &r->biases.down, (uint64_t)n * t->hidden);
 }
 
 static uint32_t routed_intermediate(const struct transformer *t)
@@ -68,6 +112,8 @@ static void routed_experts(const void *ffn, struct step *step, const struct expe
 {
     const struct ffn_routed *r = ffn;
     const struct transformer *t = transformer_of(step);
+    const struct expert_biases *biases =
+        step->be->memory->is_host ? &r->host_biases : &r->biases;
     struct backend_ffn blocks[ARCH_EXPERTS_TOGETHER + 1];
     uint32_t n_blocks = 0;
     if (with_shared && t->shared_intermediate > 0)
@@ -77,13 +123,30 @@ static void routed_experts(const void *ffn, struct step *step, const struct expe
             .gate = expert_layer_weight(layer, EXPERT_GATE, experts[i].slot),
             .up = expert_layer_weight(layer, EXPERT_UP, experts[i].slot),
             .down = expert_layer_weight(layer, EXPERT_DOWN, experts[i].slot),
-            .gate_bias = bias_of(r->gate_bias, experts[i].expert, t->expert_intermediate),
-            .up_bias = bias_of(r->up_bias, experts[i].expert, t->expert_intermediate),
-            .down_bias = bias_of(r->down_bias, experts[i].expert, t->hidden),
+            .gate_bias = bias_of(biases->gate, experts[i].expert, t->expert_intermediate),
+            .up_bias = bias_of(biases->up, experts[i].expert, t->expert_intermediate),
+            .down_bias = bias_of(biases->down, experts[i].expert, t->hidden),
             .activation = t->activation, .rows = experts[i].rows, .places = experts[i].places,
             .n = experts[i].n, .out = step->expert_parts};
     if (n_blocks > 0)
         step->be->ops->ffn(step->be, blocks, n_blocks);
+}
+
+static void routed_routed(const void *ffn, struct step *step, const struct expert_layer *layer,
+                          const struct step_routed *routed)
+{
+    const struct ffn_routed *r = ffn;
+    const struct transformer *t = transformer_of(step);
+    const struct backend_ffn shared = ffn_on_all_rows(step, &r->shared, step->shared);
+    const struct backend_ffn expert = {
+        .gate = expert_layer_weight(layer, EXPERT_GATE, routed->slot),
+        .up = expert_layer_weight(layer, EXPERT_UP, routed->slot),
+        .down = expert_layer_weight(layer, EXPERT_DOWN, routed->slot),
+        .gate_bias = r->biases.gate, .up_bias = r->biases.up, .down_bias = r->biases.down,
+        .activation = t->activation, .out = step->expert_parts};
+    step->be->ops->ffn_routed(step->be, &(struct backend_routed){
+        .ids = step->ids, .k = r->rule.k, .bases = routed->bases, .expert = &expert,
+        .shared = t->shared_intermediate > 0 ? &shared : NULL});
 }
 
 static void routed_close(const void *ffn, struct step *step)
@@ -107,5 +170,6 @@ const struct ffn_block ffn_block_routed = {
     .route = routed_route,
     .predict = routed_predict,
     .experts = routed_experts,
+    .routed = routed_routed,
     .close = routed_close,
 };

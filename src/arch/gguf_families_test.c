@@ -208,6 +208,122 @@ static void test_plain(void **state)
     source_close(s);
 }
 
+/* Files from before the sizes had keys of their own. */
+static void test_old_qwen2(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } keys[] = {{"embedding_length", 32}, {"attention.head_count", 4}, {"expert_count", 4},
+                {"expert_used_count", 2}, {"feed_forward_length", 96}, {"block_count", 1}};
+    for (unsigned has_bias = 0; has_bias < 2; has_bias++) {
+        struct file f;
+        struct source *s;
+        struct fm_error err;
+        begin(&f);
+        add_text(&f, "general.architecture", "qwen2moe");
+        for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+            add_key_u32(&f, "qwen2moe", keys[i].key, keys[i].value);
+        add_tensor(&f, "token_embd.weight", 0, 32, 10, 0);
+        if (has_bias)
+            add_tensor(&f, "blk.0.attn_q.bias", 0, 32, 0, 0);
+        assert_int_equal(fill(&f, &s, &err), 0);
+        assert_int_equal(field(s, "moe_intermediate_size"), 48);
+        assert_int_equal(field(s, "shared_expert_intermediate_size"), 96);
+        assert_int_equal(field(s, "num_key_value_heads"), 4);
+        assert_int_equal(json_is_true(json_object_get(s->config.root, "qkv_bias")), has_bias);
+        assert_int_equal(json_is_true(json_object_get(s->config.root, "norm_topk_prob")), 0);
+        source_close(s);
+    }
+}
+
+/* The first files of Mixtral have tensors for every expert. */
+static void test_old_mixtral(void **state)
+{
+    (void)state;
+    struct file f;
+    struct source *s;
+    struct fm_error err;
+    begin(&f);
+    add_text(&f, "general.architecture", "llama");
+    add_key_u32(&f, "llama", "embedding_length", 32);
+    add_key_u32(&f, "llama", "attention.head_count", 4);
+    add_key_u32(&f, "llama", "feed_forward_length", 64);
+    add_key_u32(&f, "llama", "block_count", 1);
+    add_key_u32(&f, "llama", "expert_count", 11);
+    add_key_u32(&f, "llama", "expert_used_count", 2);
+    add_tensor(&f, "token_embd.weight", 0, 32, 10, 0);
+    add_tensor(&f, "blk.0.ffn_gate.0.weight", 0, 32, 64, 0);
+    add_tensor(&f, "blk.0.ffn_up.10.weight", 0, 32, 64, 0);
+    add_tensor(&f, "blk.0.ffn_down.7.weight", 0, 64, 32, 0);
+    add_tensor(&f, "blk.0.ffn_down.07.weight", 0, 64, 32, 0);
+    add_tensor(&f, "blk.0.ffn_down.x.weight", 0, 64, 32, 0);
+    add_tensor(&f, "blk.0.ffn_down.7.bias", 0, 64, 0, 0);
+    assert_int_equal(fill(&f, &s, &err), 0);
+    assert_true(s->conventions.has_paired_rows);
+    has_tensor(s, "model.layers.0.mlp.experts.0.gate_proj.weight", 2, 64, 8192);
+    has_tensor(s, "model.layers.0.mlp.experts.10.up_proj.weight", 2, 64, 8192);
+    has_tensor(s, "model.layers.0.mlp.experts.7.down_proj.weight", 2, 32, 8192);
+    has_tensor(s, "blk.0.ffn_down.07.weight", 2, 32, 8192);
+    has_tensor(s, "blk.0.ffn_down.x.weight", 2, 32, 8192);
+    has_tensor(s, "blk.0.ffn_down.7.bias", 1, 64, 256);
+    source_close(s);
+}
+
+/* Reads the router of GLM, with a gating function and number of dense blocks. */
+static int open_glm(uint32_t gating, uint32_t n_dense, struct source **s, struct fm_error *err)
+{
+    struct file f;
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } keys[] = {{"embedding_length", 32},     {"attention.head_count", 4},
+                {"expert_count", 8},          {"expert_used_count", 2},
+                {"feed_forward_length", 96},  {"expert_feed_forward_length", 16},
+                {"expert_shared_count", 2},   {"block_count", 4},
+                {"nextn_predict_layers", 1},  {"rope.dimension_count", 4},
+                {"expert_group_count", 4},    {"expert_group_used_count", 2}};
+    begin(&f);
+    add_text(&f, "general.architecture", "glm4moe");
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        add_key_u32(&f, "glm4moe", keys[i].key, keys[i].value);
+    add_key_u32(&f, "glm4moe", "expert_gating_func", gating);
+    add_key_u32(&f, "glm4moe", "leading_dense_block_count", n_dense);
+    add_f32(&f, "glm4moe.expert_weights_scale", 2.5f);
+    add_tensor(&f, "token_embd.weight", 0, 32, 10, 0);
+    add_tensor(&f, "blk.0.attn_q_norm.weight", 0, 8, 0, 0);
+    add_tensor(&f, "blk.1.exp_probs_b.bias", 0, 8, 0, 0);
+    add_tensor(&f, "blk.1.ffn_up_shexp.weight", 0, 32, 32, 0);
+    return fill(&f, s, err);
+}
+
+static void test_glm(void **state)
+{
+    (void)state;
+    struct source *s;
+    struct fm_error err;
+    assert_int_equal(open_glm(2, 2, &s, &err), 0);
+    assert_int_equal(field(s, "num_hidden_layers"), 3);
+    assert_int_equal(field(s, "n_routed_experts"), 8);
+    assert_int_equal(field(s, "n_shared_experts"), 2);
+    assert_int_equal(field(s, "n_group"), 4);
+    assert_int_equal(field(s, "topk_group"), 2);
+    assert_int_equal(field(s, "first_k_dense_replace"), 2);
+    assert_true(json_real_value(json_object_get(s->config.root, "routed_scaling_factor")) == 2.5);
+    assert_true(json_is_true(json_object_get(s->config.root, "use_qk_norm")));
+    assert_true(json_is_false(json_object_get(s->config.root, "attention_bias")));
+    has_tensor(s, "model.layers.1.mlp.gate.e_score_correction_bias", 1, 8, 32);
+    has_tensor(s, "model.layers.1.mlp.shared_experts.up_proj.weight", 2, 32, 4096);
+    source_close(s);
+    assert_int_equal(open_glm(1, 2, &s, &err), FM_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "expert_gating_func' is 1"));
+    source_close(s);
+    assert_int_equal(open_glm(2, 3, &s, &err), FM_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "leading_dense_block_count' is 3"));
+    source_close(s);
+}
+
 static void test_rope_scaling(void **state)
 {
     (void)state;
@@ -335,6 +451,9 @@ int main(void)
         cmocka_unit_test(test_hybrid_names),
         cmocka_unit_test(test_hybrid_config),
         cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_old_qwen2),
+        cmocka_unit_test(test_old_mixtral),
+        cmocka_unit_test(test_glm),
         cmocka_unit_test(test_rope_scaling),
         cmocka_unit_test(test_tokenizer),
         cmocka_unit_test(test_out_of_memory),

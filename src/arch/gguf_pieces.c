@@ -12,6 +12,17 @@ const struct gguf_field gguf_moe_fields[] = {
     {0},
 };
 
+const struct gguf_field gguf_even_fields[] = {
+    {"hidden_size", ".embedding_length", LIMIT_HIDDEN, false},
+    {"num_attention_heads", ".attention.head_count", LIMIT_HEADS, false},
+    {"num_key_value_heads", ".attention.head_count_kv", LIMIT_HEADS, true},
+    {"max_position_embeddings", ".context_length", LIMIT_CONTEXT, true},
+    {"intermediate_size", ".feed_forward_length", LIMIT_INTERMEDIATE, false},
+    {"num_experts", ".expert_count", LIMIT_EXPERTS, false},
+    {"num_experts_per_tok", ".expert_used_count", LIMIT_TOP_K, false},
+    {0},
+};
+
 const struct gguf_name gguf_global_names[] = {
     {"token_embd.weight", "model.embed_tokens.weight", false, false},
     {"output_norm.weight", "model.norm.weight", false, false},
@@ -28,6 +39,20 @@ const struct gguf_name gguf_attention_names[] = {
     {"attn_output.weight", "self_attn.o_proj.weight", false, false},
     {"attn_q_norm.weight", "self_attn.q_norm.weight", false, false},
     {"attn_k_norm.weight", "self_attn.k_norm.weight", false, false},
+    {0},
+};
+
+const struct gguf_name gguf_bias_names[] = {
+    {"attn_q.bias", "self_attn.q_proj.bias", false, false},
+    {"attn_k.bias", "self_attn.k_proj.bias", false, false},
+    {"attn_v.bias", "self_attn.v_proj.bias", false, false},
+    {0},
+};
+
+const struct gguf_name gguf_dense_names[] = {
+    {"ffn_gate.weight", "mlp.gate_proj.weight", false, false},
+    {"ffn_up.weight", "mlp.up_proj.weight", false, false},
+    {"ffn_down.weight", "mlp.down_proj.weight", false, false},
     {0},
 };
 
@@ -69,6 +94,31 @@ const struct gguf_name gguf_delta_net_names[] = {
 };
 
 const char *const gguf_chatml_stop_tokens[] = {"<|im_end|>", "<|endoftext|>", NULL};
+
+int gguf_read_sigmoid_router(const struct gguf *g, json_t *config, struct fm_error *err)
+{
+    char key[GGUF_KEY_BYTES];
+    uint64_t gating, n_groups, n_chosen;
+    double scale;
+    int rc = gguf_uint_or(g, ".expert_gating_func", 0, UINT32_MAX, 0, &gating, err);
+    if (rc == 0 && gating != 0 && gating != 2) /* 0: not set */
+        rc = gguf_refuse(g, key, gguf_look(g, ".expert_gating_func", key), "2 (sigmoid)", err);
+    if (rc == 0)
+        rc = gguf_number_or(g, ".expert_weights_scale", 0, 1e6, 0, &scale, err);
+    if (rc == 0)
+        rc = gguf_uint_or(g, ".expert_group_count", 0, LIMIT_EXPERTS, 0, &n_groups, err);
+    if (rc == 0)
+        rc = gguf_uint_or(g, ".expert_group_used_count", 0, LIMIT_EXPERTS, 0, &n_chosen, err);
+    if (rc != 0)
+        return rc;
+    /* 0 means not set everywhere. */
+    gguf_config_set(config, "routed_scaling_factor", json_real(scale != 0 ? scale : 1), &rc, err);
+    gguf_config_set(config, "n_group", json_integer(n_groups > 0 ? (json_int_t)n_groups : 1), &rc,
+                    err);
+    gguf_config_set(config, "topk_group", json_integer(n_chosen > 0 ? (json_int_t)n_chosen : 1),
+                    &rc, err);
+    return rc;
+}
 
 static const struct gguf_field delta_fields[] = {
     {"linear_conv_kernel_dim", ".ssm.conv_kernel", LIMIT_CONV_KERNEL, false},

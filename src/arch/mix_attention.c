@@ -23,6 +23,23 @@ static int refuse_scaled_share(const struct attention *a, const struct config *c
     return rc;
 }
 
+/* Reads which share of a head is rotated. */
+static int read_share(const struct attention *a, const struct transformer_traits *traits,
+                      const struct config *c, double *share, struct fm_error *err)
+{
+    double by_default = traits->partial_rotary_factor;
+    /* A null is there, too: transformers then takes the factor to be 1. */
+    const bool has_share = json_object_get(c->text, "partial_rotary_factor") != NULL;
+    if (traits->may_have_rotary_dim && !has_share && config_find(c, "rotary_dim") != NULL) {
+        uint32_t n;
+        int rc = config_uint(c, "rotary_dim", 0, a->head_dim, &n, err);
+        if (rc != 0)
+            return rc;
+        by_default = (double)n / a->head_dim;
+    }
+    return config_number_or(c, "partial_rotary_factor", 0, 1, by_default, share, err);
+}
+
 /* The rotation is the same in all layers: it is made once for the model. */
 static int read_rope(const struct attention *a, struct transformer *t,
                      const struct transformer_traits *traits, const struct config *c,
@@ -31,24 +48,37 @@ static int read_rope(const struct attention *a, struct transformer *t,
     double rotated = 1;
     int rc = config_rope(c, &t->rope, err);
     if (rc == 0 && traits->partial_rotary_factor > 0)
-        rc = config_number_or(c, "partial_rotary_factor", 0, 1, traits->partial_rotary_factor,
-                              &rotated, err);
+        rc = read_share(a, traits, c, &rotated, err);
     else if (rc == 0 && t->rope.kind != ROPE_DEFAULT)
         rc = refuse_scaled_share(a, c, err);
     if (rc != 0)
         return rc;
-    t->rotary_dim = (uint32_t)(rotated * a->head_dim);
-    if (t->rotary_dim % 2 != 0)
+    const uint32_t rotary_dim = (uint32_t)(rotated * a->head_dim);
+    if (rotary_dim % 2 != 0)
         return err_set(err, FM_ERR_FORMAT,
                        "%s: head_dim %u with partial_rotary_factor %g gives %u rotary dimensions, "
                        "expected an even number",
-                       c->file, a->head_dim, rotated, t->rotary_dim);
-    t->rope_frequencies = mem_new(t->rotary_dim / 2 + 1, sizeof(float), "the rope table", err);
-    if (t->rope_frequencies == NULL)
-        return FM_ERR_NOMEM;
-    rope_frequencies(&t->rope, t->rotary_dim, t->rope_frequencies);
-    t->max_context = rope_max_context(&t->rope, t->max_context);
-    return 0;
+                       c->file, a->head_dim, rotated, rotary_dim);
+    return transformer_make_rope(t, rotary_dim, err);
+}
+
+/* What a family has always, never, or as its configuration says. */
+static int read_parts(struct attention *a, const struct transformer_traits *traits,
+                      const struct layer_kind *kind, const struct config *c, struct fm_error *err)
+{
+    bool has_norms = true;
+    int rc = 0;
+    if (kind->has_window)
+        rc = config_uint(c, "sliding_window", 1, LIMIT_CONTEXT, &a->window, err);
+    else if (traits->may_have_window)
+        rc = config_uint_or(c, "sliding_window", 1, LIMIT_CONTEXT, 0, &a->window, err);
+    if (rc == 0 && traits->bias.field != NULL)
+        rc = config_bool_or(c, traits->bias.field, traits->bias.by_default, &a->has_bias, err);
+    if (rc == 0 && traits->head_norms_field != NULL)
+        rc = config_bool_or(c, traits->head_norms_field, false, &has_norms, err);
+    a->has_output_bias = a->has_bias && traits->bias.has_output;
+    a->norms = has_norms ? traits->head_norms : NORM_NO_HEADS;
+    return rc;
 }
 
 static int attention_read(void *mix, struct transformer *t, const struct transformer_traits *traits,
@@ -58,7 +88,8 @@ static int attention_read(void *mix, struct transformer *t, const struct transfo
     struct attention *a = mix;
     int rc = config_uint(c, "num_attention_heads", 1, LIMIT_HEADS, &a->n_heads, err);
     if (rc == 0)
-        rc = config_uint_or(c, "num_key_value_heads", 1, LIMIT_HEADS, traits->default_kv_heads,
+        rc = config_uint_or(c, "num_key_value_heads", 1, LIMIT_HEADS,
+                            traits->default_kv_heads > 0 ? traits->default_kv_heads : a->n_heads,
                             &a->n_kv_heads, err);
     if (rc == 0)
         rc = config_uint_or(c, "head_dim", 1, LIMIT_HEAD_DIM,
@@ -73,18 +104,48 @@ static int attention_read(void *mix, struct transformer *t, const struct transfo
         rc = err_set(err, FM_ERR_FORMAT,
                      "%s: num_attention_heads %u is no multiple of num_key_value_heads %u",
                      c->file, a->n_heads, a->n_kv_heads);
-    if (rc == 0 && kind->has_window)
-        rc = config_uint(c, "sliding_window", 1, LIMIT_CONTEXT, &a->window, err);
+    if (rc == 0)
+        rc = read_parts(a, traits, kind, c, err);
     if (rc == 0 && t->rope_frequencies == NULL)
         rc = read_rope(a, t, traits, c, err);
     if (rc != 0)
         return rc;
     a->has_gate = traits->has_attention_gate;
-    a->norms = traits->head_norms;
     assert(!a->has_gate || a->norms != NORM_ALL_HEADS); /* gates lie between the heads */
     a->eps = t->eps;
     a->scale = 1.0f / sqrtf((float)a->head_dim);
     return 0;
+}
+
+static void bind_biases(struct attention *a, struct binder *b, const struct transformer *t,
+                        const char *prefix)
+{
+    const uint32_t q_width = a->n_heads * a->head_dim, kv_width = a->n_kv_heads * a->head_dim;
+    binder_vector(b, &a->q_bias, a->has_gate ? 2 * q_width : q_width, VECTOR_PLAIN,
+                  "%sself_attn.q_proj.bias", prefix);
+    binder_vector(b, &a->k_bias, kv_width, VECTOR_PLAIN, "%sself_attn.k_proj.bias", prefix);
+    binder_vector(b, &a->v_bias, kv_width, VECTOR_PLAIN, "%sself_attn.v_proj.bias", prefix);
+    if (a->has_output_bias)
+        binder_vector(b, &a->o_bias, t->hidden, VECTOR_PLAIN, "%sself_attn.o_proj.bias", prefix);
+}
+
+/* Binds queries or keys. llama.cpp's converter moves the rows of some families so that those that
+ * are rotated together are neighbours: row 2i + half of a head is row half * dim / 2 + i here. */
+static void bind_rotated(struct binder *b, const struct attention *a, struct weight *out,
+                         uint32_t n_rows, uint32_t n_cols, const char *prefix, const char *name)
+{
+    if (!binder_conventions(b)->has_paired_rows) {
+        binder_matrix(b, out, TENSOR_MATRIX, n_rows, n_cols, "%sself_attn.%s.weight", prefix, name);
+        return;
+    }
+    struct row_range *rows = binder_ranges(b, n_rows);
+    const uint32_t half = a->head_dim / 2;
+    for (uint32_t r = 0; rows != NULL && r < n_rows; r++) {
+        const uint32_t at = r % a->head_dim;
+        rows[r] = (struct row_range){r - at + 2 * (at % half) + at / half, 1};
+    }
+    binder_matrix_rows(b, out, n_rows, n_cols, rows, n_rows, "%sself_attn.%s.weight", prefix, name);
+    mem_free(rows);
 }
 
 static void attention_bind(void *mix, struct binder *b, const struct transformer *t,
@@ -93,14 +154,14 @@ static void attention_bind(void *mix, struct binder *b, const struct transformer
     struct attention *a = mix;
     const char *prefix = names->prefix;
     const uint32_t q_width = a->n_heads * a->head_dim, kv_width = a->n_kv_heads * a->head_dim;
-    binder_matrix(b, &a->q, TENSOR_MATRIX, a->has_gate ? 2 * q_width : q_width, t->hidden,
-                  "%sself_attn.q_proj.weight", prefix);
-    binder_matrix(b, &a->k, TENSOR_MATRIX, kv_width, t->hidden, "%sself_attn.k_proj.weight",
-                  prefix);
+    bind_rotated(b, a, &a->q, a->has_gate ? 2 * q_width : q_width, t->hidden, prefix, "q_proj");
+    bind_rotated(b, a, &a->k, kv_width, t->hidden, prefix, "k_proj");
     binder_matrix(b, &a->v, TENSOR_MATRIX, kv_width, t->hidden, "%sself_attn.v_proj.weight",
                   prefix);
     binder_matrix(b, &a->o, TENSOR_MATRIX, t->hidden, q_width, "%sself_attn.o_proj.weight",
                   prefix);
+    if (a->has_bias)
+        bind_biases(a, b, t, prefix);
     if (a->norms == NORM_NO_HEADS)
         return;
     const bool is_wide = a->norms == NORM_ALL_HEADS;
@@ -171,7 +232,8 @@ static void attention_run(const void *mix, struct step *step, const struct mix_b
     be->ops->attention(be, &(struct backend_attention){
         .segments = step->segments, .n_segments = step->n_segments,
         .kv_format = step->kv_format, .n_heads = a->n_heads, .n_kv_heads = a->n_kv_heads,
-        .head_dim = a->head_dim, .block_positions = step->kv_block_positions,
+        .head_dim = a->head_dim, .value_dim = a->head_dim,
+        .block_positions = step->kv_block_positions,
         .block_bytes = step->kv_block_bytes, .q = q, .gate = a->has_gate ? q + dim : NULL,
         .q_row_stride = q_row, .q_head_stride = query_stride(a), .k = k, .v = v,
         .scale = a->scale, .window = a->window, .sinks = a->sinks, .out = heads,

@@ -12,6 +12,7 @@ struct attention {
     uint32_t n_heads, n_kv_heads, head_dim;
     bool has_gate; /* q has the rows of a head's query, then those of its gate */
     float eps, scale;
+    bool has_bias, has_output_bias;
     struct weight q, k, v, o;
     const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
     enum head_norms norms;

@@ -21,6 +21,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/heads.h"
+#include "backend/routing.h"
 #include "base/memory.h"
 #include "quant/kv.h"
 #include "quant/weight.h"
@@ -44,19 +46,9 @@ struct backend_segment {
     void *mark[BACKEND_STATE_PARTS]; /* NULL if the part is addressed by position */
 };
 
-/* Heads of queries or keys. Normalises each head if there is a norm, then applies the rotary
- * embedding, in place. */
-struct backend_heads {
-    float *x;
-    size_t row_stride, head_stride; /* floats */
-    unsigned n_heads, head_dim, rotary_dim;
-    const float *norm; /* [head_dim]; NULL: none */
-    float eps;
-    const float *rope; /* [n, rotary_dim]: cosines, then sines */
-};
-
 /* Parts of the state that attention uses: [n_kv_heads, block_positions] rows in kv_format for the
- * first block. Each further block begins block_bytes after the one before it. */
+ * first block. Each further block begins block_bytes after the one before it. There are no values
+ * if the keys have them. */
 enum { ATTENTION_KEYS, ATTENTION_VALUES, ATTENTION_PARTS };
 
 struct backend_attention {
@@ -64,6 +56,8 @@ struct backend_attention {
     size_t n_segments;
     const struct kv_format *kv_format;
     unsigned n_heads, n_kv_heads, head_dim;
+    /* Numbers of a value. Fewer than head_dim only if `v` is NULL and the format is not rotated. */
+    unsigned value_dim;
     uint32_t block_positions; /* a multiple of 256 if there are several blocks */
     uint64_t block_bytes;
     /* Head h of row t is at t * q_row_stride + h * q_head_stride. Rotated in place if the format is
@@ -71,13 +65,15 @@ struct backend_attention {
     float *q;
     const float *gate; /* the same strides, or NULL: out *= sigmoid(gate) */
     size_t q_row_stride, q_head_stride;
-    const float *k, *v; /* [n, n_kv_heads * head_dim], stored before attending */
+    /* [n, n_kv_heads * head_dim], stored before attending. v NULL: a value is the first numbers of
+     * its key. */
+    const float *k, *v;
     float scale;
     /* The number of positions a row sees, counting its own as the last. 0 means all. */
     uint32_t window;
     /* One more score per head, whose value vector is zero; NULL: none. */
     const float *sinks; /* [n_heads] */
-    float *out; /* [n, n_heads * head_dim] */
+    float *out; /* [n, n_heads * value_dim] */
 };
 
 /* Parts of the state that the delta rule uses, in floats. */
@@ -134,46 +130,6 @@ struct backend_ffn {
     float *out; /* rows of down.n_rows floats */
 };
 
-enum router_score {
-    ROUTER_SOFTMAX, /* scores are the softmax over all experts */
-    ROUTER_SIGMOID, /* a score is the sigmoid of the expert's own logit */
-};
-
-/* How the logits of a row become k experts and their weights. The experts with the highest score
- * plus correction are chosen; ties go to the lower id. A group is a range of neighbouring experts.
- * If there are groups, experts are chosen only from the n_groups_chosen best ones: a group is rated
- * by the sum of its two highest values of score plus correction.
- * The weight of a chosen expert is its score without correction. If `renormalises` is set, it is
- * divided by (the sum of the chosen scores + 1e-20). Then it is multiplied with `scale`.
- * Without correction and groups, a softmax router chooses by logit, and `renormalises` takes the
- * softmax over the chosen experts. A router that takes its softmax after choosing is the same. */
-struct router {
-    enum router_score score;
-    unsigned n_experts, k;
-    const float *correction; /* [n_experts] in the backend's memory, or NULL */
-    /* 0 or 1: no groups. Otherwise n_groups divides n_experts, each group has at least two experts,
-     * and the chosen groups (at most LIMIT_TOP_K) have at least k experts. */
-    unsigned n_groups, n_groups_chosen;
-    bool renormalises;
-    float scale;
-};
-
-/* Cache-biased routing, after route. Chooses the k experts with the highest value of
- * rating + bias * (highest - lowest rating of the row) * resident. A rating is what the router
- * chooses by: the logit, or score plus correction within the chosen groups. The top-rated expert is
- * always kept. The weights are those that the router gives the chosen experts without any bias. If
- * a row's choice does not change, neither do its weights. */
-struct backend_preference {
-    const struct router *router; /* the host's */
-    const float *logits; /* [n, n_experts] */
-    size_t n;
-    const bool *resident; /* [n_experts], the host's */
-    float bias;
-    float *scores;  /* [n_experts], scratch */
-    uint32_t *ids;  /* [n, k] as route left them */
-    float *weights; /* [n, k] */
-};
-
 struct backend_ops {
     const char *name;
     void (*close)(struct backend *be); /* free all its memory first, so nothing is queued */
@@ -190,6 +146,8 @@ struct backend_ops {
     void (*matmul)(struct backend *be, const struct backend_product *products, size_t n);
     /* All blocks together have at most options.max_ffn_rows rows. */
     void (*ffn)(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks);
+    /* NULL: the host must know which experts were chosen, and calls ffn. */
+    void (*ffn_routed)(struct backend *be, const struct backend_routed *args);
     void (*rms_norm)(struct backend *be, const float *x, const float *weight, float eps, size_t n,
                      size_t dim, float *y);
     /* out [n, rotary_dim] for position positions[t], times scale. frequencies is [rotary_dim / 2].
@@ -197,6 +155,9 @@ struct backend_ops {
     void (*rope_table)(struct backend *be, const uint32_t *positions, size_t n,
                        const float *frequencies, unsigned rotary_dim, float scale, float *out);
     void (*norm_rope)(struct backend *be, const struct backend_heads *heads, size_t n);
+    /* For n rows. Leaves no input set. */
+    void (*head_products)(struct backend *be, const struct backend_head_products *args, size_t n);
+    void (*copy_heads)(struct backend *be, const struct backend_head_copy *args, size_t n);
     void (*attention)(struct backend *be, const struct backend_attention *args);
     void (*delta_net)(struct backend *be, const struct backend_delta_net *args);
     /* Finds the experts, by ascending id, and weights of every row of logits [n, n_experts]. */
@@ -227,6 +188,7 @@ struct backend {
 struct backend_options {
     unsigned n_threads;
     bool pin_threads;
+    uint32_t spin_ns;        /* longest time that a thread without work does not sleep; 0: usual */
     const char *cpu;         /* level of the CPU kernels by name; NULL: the best */
     size_t max_cols;         /* maximum columns of any weight */
     size_t max_rows;         /* maximum tokens in any batch */

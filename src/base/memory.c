@@ -23,6 +23,19 @@ static void host_give_back(const struct memory *m, void *at, uint64_t bytes)
     plat_give_back(at, bytes);
 }
 
+static bool host_take_back(const struct memory *m, void *at, uint64_t bytes)
+{
+    (void)m, (void)at, (void)bytes;
+    return true; /* the system gives pages when they are written */
+}
+
+static void host_fetch(const struct memory *m, void *to, const void *from, uint64_t bytes)
+{
+    (void)m;
+    if (bytes > 0)
+        memcpy(to, from, (size_t)bytes);
+}
+
 static int host_range_open(const struct memory *m, struct mem_range *range, uint64_t piece_bytes,
                            uint64_t bytes, const char *what, struct fm_error *err)
 {
@@ -84,11 +97,13 @@ static const struct memory_ops host_ops = {
     .make = host_make,
     .free = host_free,
     .give_back = host_give_back,
+    .take_back = host_take_back,
     .range_open = host_range_open,
     .range_resize = host_range_resize,
     .range_close = host_range_close,
     .open = host_open,
     .close = host_close,
+    .fetch = host_fetch,
     .copy = host_copy,
     .clear = host_clear,
     .fence = host_fence,
@@ -96,10 +111,3 @@ static const struct memory_ops host_ops = {
 };
 
 const struct memory memory_host = {.ops = &host_ops, .is_host = true};
-
-void memory_fetch(const struct memory *m, void *to, const void *from, uint64_t bytes)
-{
-    void *piece = (void *)(uintptr_t)from;
-    memcpy(to, memory_open(m, piece, bytes, MEMORY_LOOK), (size_t)bytes);
-    memory_close(m, piece, bytes);
-}

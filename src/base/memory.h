@@ -36,8 +36,10 @@ struct memory_ops {
     /* Like mem_new_bulk and mem_free; free accepts NULL. */
     void *(*make)(const struct memory *m, uint64_t bytes, const char *what, struct fm_error *err);
     void (*free)(const struct memory *m, void *at);
-    /* Gives whole pages that hold nothing now back to the system until they are written again. */
+    /* Gives whole pages of a block that hold nothing now back to the system. */
     void (*give_back)(const struct memory *m, void *at, uint64_t bytes);
+    /* Takes such pages again, before they are written. Returns false when there are none. */
+    bool (*take_back)(const struct memory *m, void *at, uint64_t bytes);
     /* Like mem_range_*. */
     int (*range_open)(const struct memory *m, struct mem_range *range, uint64_t piece_bytes,
                       uint64_t bytes, const char *what, struct fm_error *err);
@@ -45,11 +47,17 @@ struct memory_ops {
                         const char *what, struct fm_error *err);
     void (*range_close)(const struct memory *m, struct mem_range *range);
 
-    /* Returns where the host may use the piece until it is closed. Operations queued after the
+    /* Makes sure that n more pieces of at most so many bytes can be open at the same time; they are
+     * counted until the memory goes. FM_ERR_NOMEM. NULL: any number can be. */
+    int (*reserve)(const struct memory *m, uint32_t n, uint64_t bytes, struct fm_error *err);
+    /* Returns where the host may use the piece until it is closed. NULL if there is no memory for
+     * it, which cannot happen within what was reserved. Operations queued after the
      * close see what the host filled in. Several pieces of one block may be open at the same
      * time. */
     void *(*open)(const struct memory *m, void *at, uint64_t bytes, enum memory_use use);
     void (*close)(const struct memory *m, void *at, uint64_t bytes);
+    /* Copies a piece to the host's own memory: waits as opening it does. */
+    void (*fetch)(const struct memory *m, void *to, const void *from, uint64_t bytes);
     /* Copies within the memory; the pieces may overlap. */
     void (*copy)(const struct memory *m, void *to, const void *from, uint64_t bytes);
     void (*clear)(const struct memory *m, void *at, uint64_t bytes);
@@ -59,10 +67,16 @@ struct memory_ops {
     void (*wait)(const struct memory *m, uint64_t fence);
 };
 
+struct memory_link;
+
 struct memory {
     const struct memory_ops *ops;
+    const struct memory_link *link; /* from and to the host's memory (base/link.h); NULL: none */
     /* this is the host's own memory, so operations may read a piece while it is open */
     bool is_host;
+    /* Bytes of a piece that the host opens at a time, where it can choose: more take long and much
+     * of the host's memory. 0: any number. */
+    uint64_t handy_bytes;
 };
 
 extern const struct memory memory_host;
@@ -78,10 +92,22 @@ static inline void memory_free(const struct memory *m, void *at)
     m->ops->free(m, at);
 }
 
+static inline int memory_reserve(const struct memory *m, uint32_t n, uint64_t bytes,
+                                 struct fm_error *err)
+{
+    return m->ops->reserve != NULL ? m->ops->reserve(m, n, bytes, err) : 0;
+}
+
 static inline void *memory_open(const struct memory *m, void *at, uint64_t bytes,
                                 enum memory_use use)
 {
     return m->ops->open(m, at, bytes, use);
+}
+
+/* Returns how many of `bytes` the host opens as one piece. */
+static inline uint64_t memory_handy(const struct memory *m, uint64_t bytes)
+{
+    return m->handy_bytes > 0 && bytes > m->handy_bytes ? m->handy_bytes : bytes;
 }
 
 static inline void memory_close(const struct memory *m, void *at, uint64_t bytes)
@@ -116,8 +142,11 @@ static inline void memory_finish(const struct memory *m)
     memory_wait(m, memory_fence(m));
 }
 
-/* Copies a piece to the host's own memory: waits as opening it does. */
-void memory_fetch(const struct memory *m, void *to, const void *from, uint64_t bytes);
+static inline void memory_fetch(const struct memory *m, void *to, const void *from,
+                                uint64_t bytes)
+{
+    m->ops->fetch(m, to, from, bytes);
+}
 
 #ifdef __cplusplus
 }

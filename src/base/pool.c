@@ -11,7 +11,7 @@
 
 /* Maximum time that a thread spins before it sleeps. A decode step starts hundreds of rounds a few
  * microseconds apart; waking a sleeping thread takes about 5 us, in a virtual machine up to 50. */
-#define SPIN_MAX_NS 50000
+#define USUAL_SPIN_NS 50000
 #define SPIN_MIN_NS 1000
 /* After this many sleeps, a thread whose spinning was useless tries the maximum again, because the
  * other load may have gone. */
@@ -23,7 +23,7 @@
  * doubled when it was not. Next to other load this is 25 to 50 % faster than always spinning for
  * the maximum (tests/bench/pool_speed.c). Owned by that thread. */
 struct patience {
-    uint32_t spin_ns;
+    uint32_t spin_ns, max_ns;
     uint32_t n_sleeps; /* in a row, since the last try */
 };
 
@@ -88,10 +88,10 @@ static inline bool has_come(const atomic_uint *flag, unsigned value, bool is_equ
 
 static void learn(struct patience *patience, bool is_try, bool has_helped)
 {
-    const uint32_t longer = is_try ? SPIN_MAX_NS : 2 * patience->spin_ns;
+    const uint32_t longer = is_try ? patience->max_ns : 2 * patience->spin_ns;
     const uint32_t shorter = patience->spin_ns / 2;
     if (has_helped)
-        patience->spin_ns = longer < SPIN_MAX_NS ? longer : SPIN_MAX_NS;
+        patience->spin_ns = longer < patience->max_ns ? longer : patience->max_ns;
     else
         patience->spin_ns = shorter > SPIN_MIN_NS ? shorter : SPIN_MIN_NS;
     patience->n_sleeps = has_helped || is_try ? 0 : patience->n_sleeps + 1;
@@ -104,7 +104,7 @@ static bool spin_until(const atomic_uint *flag, unsigned value, bool is_equal,
     if (has_come(flag, value, is_equal))
         return true;
     const bool is_try = patience->n_sleeps >= SLEEPS_PER_TRY;
-    const uint64_t max_ns = is_try ? SPIN_MAX_NS : patience->spin_ns;
+    const uint64_t max_ns = is_try ? patience->max_ns : patience->spin_ns;
     uint64_t stop_ns = 0, now_ns;
     do {
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
@@ -243,7 +243,7 @@ static int start_workers(struct pool *pool, struct fm_error *err)
         w->pool = pool;
         w->part = i + 1;
         atomic_init(&w->state, done_in(0));
-        w->patience.spin_ns = SPIN_MAX_NS;
+        w->patience = pool->patience;
         bed_init(&w->bed);
         int why = plat_thread_start(&w->thread, worker_main, w);
         if (why != 0) {
@@ -258,6 +258,12 @@ static int start_workers(struct pool *pool, struct fm_error *err)
 
 int pool_open(unsigned n_threads, bool is_pinned, struct pool **out, struct fm_error *err)
 {
+    return pool_open_patient(n_threads, is_pinned, USUAL_SPIN_NS, out, err);
+}
+
+int pool_open_patient(unsigned n_threads, bool is_pinned, uint32_t spin_ns, struct pool **out,
+                      struct fm_error *err)
+{
     *out = NULL;
     if (n_threads < 1 || n_threads > LIMIT_THREADS)
         return err_set(err, FM_ERR_ARG, "%u threads requested, expected 1 to %d", n_threads,
@@ -268,7 +274,7 @@ int pool_open(unsigned n_threads, bool is_pinned, struct pool **out, struct fm_e
     memset(pool, 0, sizeof *pool);
     pool->n_threads = n_threads;
     pool->is_pinned = is_pinned;
-    pool->patience.spin_ns = SPIN_MAX_NS;
+    pool->patience = (struct patience){.spin_ns = spin_ns, .max_ns = spin_ns};
     bed_init(&pool->bed);
     pool->workers = mem_new_aligned(MEM_CACHE_LINE, n_threads * sizeof *pool->workers,
                                     "the thread pool", err);

@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/err.h"
 
@@ -27,6 +28,9 @@ typedef void pool_fn(void *ctx, unsigned part, unsigned n_parts);
  * and the system allows it. The first core is left to the calling thread, which is never pinned
  * because it belongs to the host program. */
 int pool_open(unsigned n_threads, bool is_pinned, struct pool **out, struct fm_error *err);
+/* The same with the longest time that a thread spins before it sleeps. */
+int pool_open_patient(unsigned n_threads, bool is_pinned, uint32_t spin_ns, struct pool **out,
+                      struct fm_error *err);
 void pool_close(struct pool *pool); /* accepts NULL */
 unsigned pool_n_threads(const struct pool *pool);
 

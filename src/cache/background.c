@@ -55,11 +55,11 @@ static void start(struct expert_cache *cache, struct read_queue *q)
     }
 }
 
-/* Appends an expert to a queue and gives it an empty slot. */
-static uint32_t queue(struct expert_cache *cache, struct read_queue *q, uint32_t layer,
-                      uint32_t expert)
+/* Appends an expert to a queue and gives it an empty slot of a tier. */
+static uint32_t queue(struct expert_cache *cache, struct read_queue *q, struct tier *tier,
+                      uint32_t layer, uint32_t expert)
 {
-    const uint32_t i = cache_fill_empty(cache, layer, expert, SLOT_QUEUED);
+    const uint32_t i = cache_fill_empty(cache, tier, layer, expert, SLOT_QUEUED);
     cache->slots[i].plan_index = q->n; /* only this thread changes q->n */
     cache->slots[i].is_in_guesses = q == &cache->background.guesses;
     pthread_mutex_lock(&cache->lock);
@@ -120,32 +120,30 @@ void background_end_guesses(struct expert_cache *cache)
 
 /* Makes sure that there is an empty slot. Evicts only an expert that is colder than one used with
  * this probability. */
-static bool make_room_for_guess(struct expert_cache *cache, uint32_t layer, double probability)
+static bool make_room_for_guess(struct expert_cache *cache, const struct tier *tier,
+                                uint32_t layer, double probability)
 {
-    if (cache->first_empty != NO_SLOT)
+    if (tier->first_empty != NO_SLOT)
         return true;
-    const uint32_t coldest = victims_coldest(&cache->victims, layer);
-    if (coldest == NO_VICTIM)
-        return false;
-    const struct slot *slot = &cache->slots[coldest];
-    const double heat = heat_key(&cache->heat, slot->layer, slot->expert) -
-                        heat_age(&cache->heat, slot->layer);
-    if (heat >= heat_at_probability(&cache->heat, probability))
+    const uint32_t coldest = victims_coldest(&tier->victims, layer);
+    if (coldest == NO_VICTIM ||
+        slot_heat(cache, coldest) >= heat_at_probability(&cache->heat, probability))
         return false;
     cache_drop_victim(cache, coldest);
     /* the evicted slot may be one that the cache gives back */
-    return cache->first_empty != NO_SLOT;
+    return tier->first_empty != NO_SLOT;
 }
 
 bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert,
                         double probability)
 {
     struct read_queue *q = &cache->background.guesses;
+    struct tier *tier = cache_tier_to_fill(cache);
     assert(probability > 0);
     if (*where_of(cache, layer, expert) != NO_SLOT || q->n == cache->n_max ||
-        !make_room_for_guess(cache, layer, probability))
+        !make_room_for_guess(cache, tier, layer, probability))
         return false;
-    cache->slots[queue(cache, q, layer, expert)].is_guess = true;
+    cache->slots[queue(cache, q, tier, layer, expert)].is_guess = true;
     start(cache, q);
     return true;
 }
@@ -155,6 +153,7 @@ bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t exp
 struct hot_expert {
     double heat;
     uint32_t layer, expert;
+    uint32_t tier;
 };
 
 static int by_heat(const void *a, const void *b)
@@ -171,20 +170,29 @@ static int by_place(const void *a, const void *b)
     return (i > j) - (i < j);
 }
 
-/* Lists the hottest experts, as many as there are empty slots, in disk order. */
+static uint32_t n_empty(const struct expert_cache *cache, const struct tier *tier)
+{
+    uint32_t n = 0;
+    for (uint32_t i = tier->first_empty; i != NO_SLOT; i = cache->slots[i].next)
+        n++;
+    return n;
+}
+
+/* Lists the hottest experts, as many as there are empty slots, in disk order; the hottest of them
+ * for the first tier. */
 static uint32_t find_hottest(struct expert_cache *cache, struct hot_expert *hot)
 {
-    uint32_t n = 0, n_empty = 0;
+    uint32_t n = 0, n_placed = 0;
     for (uint32_t l = 0; l < cache->heat.n_layers; l++)
         for (uint32_t e = 0; e < cache->model->expert_layers[l].n_experts; e++)
             if (cache->heat.counts[(size_t)l * cache->n_experts + e] > 0)
-                hot[n++] = (struct hot_expert){heat_key(&cache->heat, l, e), l, e};
-    for (uint32_t i = cache->first_empty; i != NO_SLOT; i = cache->slots[i].next)
-        n_empty++;
+                hot[n++] = (struct hot_expert){heat_key(&cache->heat, l, e), l, e, 0};
     qsort(hot, n, sizeof *hot, by_heat);
-    n = n < n_empty ? n : n_empty;
-    qsort(hot, n, sizeof *hot, by_place);
-    return n;
+    for (uint32_t t = 0; t < cache->n_tiers; t++)
+        for (uint32_t left = n_empty(cache, &cache->tiers[t]); left > 0 && n_placed < n; left--)
+            hot[n_placed++].tier = t;
+    qsort(hot, n_placed, sizeof *hot, by_place);
+    return n_placed;
 }
 
 void expert_cache_warm(struct expert_cache *cache)
@@ -195,9 +203,48 @@ void expert_cache_warm(struct expert_cache *cache)
     struct hot_expert *hot = mem_new(n_all, sizeof *hot, "the list of hot experts", NULL);
     const uint32_t n = hot != NULL ? find_hottest(cache, hot) : 0;
     for (uint32_t i = 0; i < n; i++)
-        (void)queue(cache, &cache->background.bulk, hot[i].layer, hot[i].expert);
+        (void)queue(cache, &cache->background.bulk, &cache->tiers[hot[i].tier], hot[i].layer,
+                    hot[i].expert);
     mem_free(hot);
     start(cache, &cache->background.bulk);
+}
+
+/* ---- everything ------------------------------------------------------------------------------ */
+
+/* Moves what is left in a queue to its beginning, so that it has room for every slot. */
+static void compact(struct expert_cache *cache, struct read_queue *q)
+{
+    uint32_t n = 0;
+    pthread_mutex_lock(&cache->lock);
+    for (; q->next < q->n; q->next++) {
+        const uint32_t i = q->slots[q->next];
+        if (i == NO_SLOT)
+            continue;
+        cache->slots[i].plan_index = n;
+        q->slots[n++] = i;
+    }
+    q->next = 0;
+    q->n = n;
+    pthread_mutex_unlock(&cache->lock);
+}
+
+void background_read_all(struct expert_cache *cache)
+{
+    struct read_queue *q = &cache->background.bulk;
+    struct tier *tier = &cache->tiers[0];
+    uint64_t n_all = 0;
+    for (uint32_t l = 0; l < cache->heat.n_layers; l++)
+        n_all += cache->model->expert_layers[l].n_experts;
+    if (n_all > tier->n_target || cache->background.is_stopped)
+        return;
+    compact(cache, q);
+    cache->background.is_sweep = false; /* what is left of one stays in the queue */
+    tiers_fill_above(cache);
+    for (uint32_t l = 0; l < cache->heat.n_layers; l++)
+        for (uint32_t e = 0; e < cache->model->expert_layers[l].n_experts; e++)
+            if (*where_of(cache, l, e) == NO_SLOT && tier->first_empty != NO_SLOT)
+                (void)queue(cache, q, tier, l, e);
+    start(cache, q);
 }
 
 void expert_cache_stop_warming(struct expert_cache *cache)
@@ -229,30 +276,31 @@ static bool begin_sweep(struct expert_cache *cache)
 }
 
 /* Makes sure that there is an empty slot. Evicts only experts of other layers. */
-static bool make_room(struct expert_cache *cache, uint32_t layer)
+static bool make_room(struct expert_cache *cache, const struct tier *tier, uint32_t layer)
 {
-    if (cache->first_empty != NO_SLOT)
+    if (tier->first_empty != NO_SLOT)
         return true;
-    const uint32_t coldest = victims_coldest(&cache->victims, layer);
+    const uint32_t coldest = victims_coldest(&tier->victims, layer);
     if (coldest == NO_VICTIM || cache->slots[coldest].layer == layer)
         return false;
     cache_drop_victim(cache, coldest);
-    return cache->first_empty != NO_SLOT;
+    return tier->first_empty != NO_SLOT;
 }
 
 void expert_cache_sweep(struct expert_cache *cache, uint32_t layer)
 {
     const uint32_t n_experts = cache->model->expert_layers[layer].n_experts;
-    uint32_t n_left = cache->n_target / SWEEP_SHARE;
+    uint32_t n_left = cache->tiers[cache->n_tiers - 1].n_target / SWEEP_SHARE;
     assert(!cache->plan.is_open);
     if (!begin_sweep(cache))
         return;
     for (uint32_t e = 0; e < n_experts && n_left > 0; e++) {
         if (*where_of(cache, layer, e) != NO_SLOT)
             continue;
-        if (!make_room(cache, layer))
+        struct tier *tier = cache_tier_to_fill(cache);
+        if (!make_room(cache, tier, layer))
             break;
-        cache->slots[queue(cache, &cache->background.bulk, layer, e)].is_guess = true;
+        cache->slots[queue(cache, &cache->background.bulk, tier, layer, e)].is_guess = true;
         n_left--;
     }
     start(cache, &cache->background.bulk);

@@ -43,7 +43,8 @@ static void slot_done(struct expert_read *read, bool ok)
     struct expert_cache *cache = read->ctx;
     const uint32_t number = (uint32_t)(read - cache->reads), i = cache->read_slots[number];
     uint32_t next = NO_SLOT;
-    memory_close(cache->memory, slot_memory(cache, i), cache->model->expert_slot_bytes);
+    memory_close(tier_of(cache, i)->memory, slot_memory(cache, i),
+                 cache->model->expert_slot_bytes);
     pthread_mutex_lock(&cache->lock);
     list_landed(cache, i, ok ? SLOT_READY : SLOT_FAILED);
     if (number >= READS_NEEDED)
@@ -57,15 +58,16 @@ void cache_submit(struct expert_cache *cache, uint32_t read, uint32_t i,
                   enum read_urgency urgency)
 {
     struct expert_read *r = &cache->reads[read];
+    const struct memory *memory = tier_of(cache, i)->memory;
     assert(read < N_READS && i < cache->n_max && cache->slots[i].state == SLOT_READING);
     cache->slots[i].read = read;
     cache->read_slots[read] = i;
     r->expert_layer = cache->slots[i].layer;
     r->expert = cache->slots[i].expert;
-    r->dst = memory_open(cache->memory, slot_memory(cache, i), cache->model->expert_slot_bytes,
+    r->dst = memory_open(memory, slot_memory(cache, i), cache->model->expert_slot_bytes,
                          MEMORY_FILL);
     r->urgency = urgency;
-    r->landed = urgency == READ_NEEDED && cache->memory->is_host ? slot_landed : NULL;
+    r->landed = urgency == READ_NEEDED && memory->is_host ? slot_landed : NULL;
     r->done = slot_done;
     r->ctx = cache;
     expert_store_submit(cache->store, r);
@@ -76,42 +78,58 @@ void cache_submit(struct expert_cache *cache, uint32_t read, uint32_t i,
 void cache_make_empty(struct expert_cache *cache, uint32_t i)
 {
     struct slot *slot = &cache->slots[i];
+    struct tier *tier = tier_of(cache, i);
     assert(!slot->is_wanted && !slot->is_current && !slot->is_unverified && !slot->is_listed);
     assert(*where_of(cache, slot->layer, slot->expert) == i);
     *where_of(cache, slot->layer, slot->expert) = NO_SLOT;
-    victims_unassign(&cache->victims, i);
-    *slot = (struct slot){.state = SLOT_EMPTY, .next = cache->first_empty,
-                          .last_use = slot->last_use};
-    if (i < cache->n_target)
-        cache->first_empty = i;
+    victims_unassign(&tier->victims, i);
+    *slot = (struct slot){.state = SLOT_EMPTY, .next = tier->first_empty,
+                          .last_use = slot->last_use, .last_move = slot->last_move};
+    if (i - tier->first < tier->n_target)
+        tier->first_empty = i;
 }
 
 void cache_drop_victim(struct expert_cache *cache, uint32_t i)
 {
-    victims_remove(&cache->victims, i);
+    victims_remove(&tier_of(cache, i)->victims, i);
     cache_make_empty(cache, i);
 }
 
-uint32_t cache_fill_empty(struct expert_cache *cache, uint32_t layer, uint32_t expert,
-                          enum slot_state state)
+uint32_t cache_assign_empty(struct expert_cache *cache, struct tier *tier, uint32_t layer,
+                            uint32_t expert, enum slot_state state)
 {
-    const uint32_t i = cache->first_empty;
-    assert(i < cache->n_target && cache->slots[i].state == SLOT_EMPTY);
+    const uint32_t i = tier->first_empty;
+    assert(i - tier->first < tier->n_target && cache->slots[i].state == SLOT_EMPTY);
     assert(*where_of(cache, layer, expert) == NO_SLOT);
-    cache->first_empty = cache->slots[i].next;
-    memory_wait(cache->memory, cache->slots[i].last_use); /* its bytes may change from here on */
-    cache->slots[i] = (struct slot){.state = state, .layer = layer, .expert = expert};
+    tier->first_empty = cache->slots[i].next;
+    /* Its bytes may change from here on. */
+    memory_wait(tier->memory, cache->slots[i].last_use);
+    if (tier == &cache->tiers[0])
+        memory_wait(tier->memory, cache->last_use);
+    cache->slots[i] = (struct slot){.state = state, .layer = layer, .expert = expert,
+                                    .last_move = cache->slots[i].last_move};
     *where_of(cache, layer, expert) = i;
-    victims_assign(&cache->victims, i, layer, expert);
+    cache->generations[layer]++;
+    victims_assign(&tier->victims, i, layer, expert);
     return i;
 }
 
-static void release(struct expert_cache *cache, uint32_t i)
+uint32_t cache_fill_empty(struct expert_cache *cache, struct tier *tier, uint32_t layer,
+                          uint32_t expert, enum slot_state state)
+{
+    const uint32_t i = cache_assign_empty(cache, tier, layer, expert, state);
+    if (tiers_is_moving(cache, i))
+        tiers_settle(cache);
+    tiers_pin(cache, i);
+    return i;
+}
+
+void cache_release(struct expert_cache *cache, uint32_t i)
 {
     assert(cache->slots[i].state == SLOT_READY && !cache->slots[i].is_evictable);
     assert(!cache->slots[i].is_wanted && !cache->slots[i].is_current);
     cache->slots[i].is_evictable = true;
-    victims_add(&cache->victims, i);
+    victims_add(&tier_of(cache, i)->victims, i);
 }
 
 /* Keeps an expert that has landed and that the plan does not wait for. */
@@ -130,7 +148,7 @@ static void keep_guess(struct expert_cache *cache, uint32_t i)
         cache->stats.n_guesses++;
     else
         cache->stats.n_warmed++;
-    release(cache, i);
+    cache_release(cache, i);
 }
 
 /* Makes a slot evictable once nobody uses its expert. Empties it when the expert is damaged. */
@@ -138,7 +156,7 @@ static void release_or_empty(struct expert_cache *cache, uint32_t i)
 {
     assert(cache->slots[i].state == SLOT_READY || cache->slots[i].state == SLOT_FAILED);
     if (cache->slots[i].state == SLOT_READY)
-        release(cache, i);
+        cache_release(cache, i);
     else
         cache_make_empty(cache, i);
 }
@@ -228,7 +246,7 @@ static uint32_t take_landed(struct expert_cache *cache, bool polls)
     return i;
 }
 
-static void collect_guesses(struct expert_cache *cache)
+void cache_collect_guesses(struct expert_cache *cache)
 {
     const uint32_t none = take_landed(cache, true);
     assert(none == NO_SLOT); /* no plan waits for anything */
@@ -236,14 +254,14 @@ static void collect_guesses(struct expert_cache *cache)
 }
 
 /* Waits until a slot that the plan does not wait for has landed, and handles it. */
-static void wait_for_other(struct expert_cache *cache)
+void cache_wait_for_other(struct expert_cache *cache)
 {
     bool is_unverified = false;
     const uint32_t i = wait_for_landed(cache, false, &is_unverified);
     const bool is_put_away = put_away(cache, i, is_unverified);
     assert(is_put_away);
     (void)is_put_away;
-    collect_guesses(cache);
+    cache_collect_guesses(cache);
 }
 
 #ifndef NDEBUG
@@ -252,26 +270,47 @@ static void wait_for_other(struct expert_cache *cache)
 static void check_slot(struct expert_cache *cache, uint32_t i)
 {
     const struct slot *slot = &cache->slots[i];
+    const struct tier *tier = tier_of(cache, i);
     const bool is_busy = slot->is_wanted || slot->is_current || slot->is_unverified;
-    assert(slot->is_evictable == (cache->victims.slots[i].place != NO_VICTIM));
+    assert(slot->is_evictable == (tier->victims.slots[i].place != NO_VICTIM));
     assert(!slot->is_evictable || (slot->state == SLOT_READY && !is_busy && !slot->is_listed));
     assert(slot->state != SLOT_EMPTY || (!is_busy && !slot->is_listed));
     assert(slot->state == SLOT_EMPTY ||
-           (i < cache->n_slots && *where_of(cache, slot->layer, slot->expert) == i));
+           (i - tier->first < tier->n_slots &&
+            *where_of(cache, slot->layer, slot->expert) == i));
 }
 
-/* Checks that slots, lists, eviction order and plan agree: each counts every slot exactly once. */
-static void check_slots(struct expert_cache *cache)
+/* Checks that the slots of a tier, its list and its eviction order agree: each counts every slot
+ * exactly once. The caller holds the lock. */
+static void check_tier(struct expert_cache *cache, const struct tier *tier)
 {
-    const struct plan *plan = &cache->plan;
-    uint32_t n_full = 0, n_ordered = 0, n_wanted = 0, n_unverified = 0, n_listed = 0, n_empty = 0;
-    pthread_mutex_lock(&cache->lock);
-    for (uint32_t i = 0; i < cache->n_max; i++) {
+    uint32_t n_full = 0, n_ordered = 0, n_empty = 0;
+    for (uint32_t i = tier->first; i < tier->first + tier->n_max; i++) {
         const struct slot *slot = &cache->slots[i];
         check_slot(cache, i);
         n_full += slot->state != SLOT_EMPTY;
-        n_empty += slot->state == SLOT_EMPTY && i < cache->n_target;
+        n_empty += slot->state == SLOT_EMPTY && i - tier->first < tier->n_target;
         n_ordered += slot->is_evictable;
+    }
+    for (uint32_t i = tier->first_empty; i != NO_SLOT; i = cache->slots[i].next, n_empty--)
+        assert(n_empty > 0 && i - tier->first < tier->n_target);
+    for (uint32_t i = 0; i < tier->victims.n_layers; i++) {
+        n_full -= tier->victims.n_held[i];
+        n_ordered -= tier->victims.n_in_heap[i];
+    }
+    assert(n_empty == 0 && n_full == 0 && n_ordered == 0);
+}
+
+/* Checks that tiers, lists and plan agree. */
+static void check_slots(struct expert_cache *cache)
+{
+    const struct plan *plan = &cache->plan;
+    uint32_t n_wanted = 0, n_unverified = 0, n_listed = 0;
+    pthread_mutex_lock(&cache->lock);
+    for (uint32_t i = 0; i < cache->n_tiers; i++)
+        check_tier(cache, &cache->tiers[i]);
+    for (uint32_t i = 0; i < cache->n_max; i++) {
+        const struct slot *slot = &cache->slots[i];
         n_wanted += slot->is_wanted;
         n_unverified += slot->is_unverified;
         n_listed += slot->is_listed;
@@ -279,13 +318,7 @@ static void check_slots(struct expert_cache *cache)
     for (uint32_t i = cache->first_landed; i != NO_SLOT; i = cache->slots[i].next, n_listed--)
         assert(n_listed > 0 && (cache->slots[i].next != NO_SLOT || i == cache->last_landed));
     pthread_mutex_unlock(&cache->lock);
-    for (uint32_t i = cache->first_empty; i != NO_SLOT; i = cache->slots[i].next, n_empty--)
-        assert(n_empty > 0 && i < cache->n_target);
-    for (uint32_t i = 0; i < cache->victims.n_layers; i++) {
-        n_full -= cache->victims.n_held[i];
-        n_ordered -= cache->victims.n_in_heap[i];
-    }
-    assert(n_listed == 0 && n_empty == 0 && n_full == 0 && n_ordered == 0);
+    assert(n_listed == 0);
     assert(n_wanted == plan->n_in_flight && n_unverified == plan->n_unverified);
 }
 
@@ -304,8 +337,9 @@ static void check_slots(struct expert_cache *cache)
  * being read. While the cache shrinks, an evicted slot may be one that is not filled again. */
 static bool make_room(struct expert_cache *cache)
 {
-    while (cache->first_empty == NO_SLOT) {
-        const uint32_t coldest = victims_coldest(&cache->victims, cache->plan.layer);
+    const struct tier *tier;
+    while ((tier = cache_tier_to_fill(cache))->first_empty == NO_SLOT) {
+        const uint32_t coldest = victims_coldest(&tier->victims, cache->plan.layer);
         if (coldest != NO_VICTIM)
             cache_drop_victim(cache, coldest);
         else if (!background_cancel_last(cache))
@@ -314,14 +348,26 @@ static bool make_room(struct expert_cache *cache)
     return true;
 }
 
+/* Returns whether another read may begin into the tier that is filled next. */
+static bool has_idle_read(struct expert_cache *cache)
+{
+    const bool is_host = cache_tier_to_fill(cache)->memory->is_host;
+    return cache->n_idle_reads > (is_host ? 0 : READS_NEEDED - READS_TO_DEVICE);
+}
+
+uint64_t expert_cache_piece_bytes(const struct model *model)
+{
+    return READS_AT_ONCE * mem_round_up(model->expert_slot_bytes + 1, MEM_PAGE);
+}
+
 /* Starts reads of missing experts while there are slots to read into. */
 static void start_reads(struct expert_cache *cache)
 {
     struct plan *plan = &cache->plan;
-    while (plan->next_missing < plan->n_missing && cache->n_idle_reads > 0 && make_room(cache)) {
+    while (plan->next_missing < plan->n_missing && has_idle_read(cache) && make_room(cache)) {
         const uint32_t index = plan->missing[plan->next_missing++];
-        const uint32_t i = cache_fill_empty(cache, plan->layer, plan->uses[index].expert,
-                                            SLOT_READING);
+        const uint32_t i = cache_fill_empty(cache, cache_tier_to_fill(cache), plan->layer,
+                                            plan->uses[index].expert, SLOT_READING);
         cache->slots[i].plan_index = index;
         cache->slots[i].is_wanted = true;
         plan->n_in_flight++;
@@ -352,12 +398,29 @@ static void pin(struct expert_cache *cache, uint32_t i, uint32_t index)
 {
     struct slot *slot = &cache->slots[i];
     assert(slot->state == SLOT_READY && slot->is_evictable);
-    victims_remove(&cache->victims, i);
+    victims_remove(&tier_of(cache, i)->victims, i);
     slot->is_evictable = false;
     slot->plan_index = index;
     cache->stats.n_guesses_used += slot->is_guess;
     slot->is_guess = false;
     cache->plan.hit_slots[cache->plan.n_hits++] = i;
+}
+
+void cache_count_tokens(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
+                        const struct expert_use *uses, uint32_t n)
+{
+    for (uint32_t i = 0; n_tokens == 1 && i < n; i++)
+        if (uses[i].n_uses > 0)
+            ghosts_record_use(&cache->ghosts, layer, uses[i].expert);
+    heat_advance(&cache->heat, layer, n_tokens);
+}
+
+void cache_count_use(struct expert_cache *cache, uint32_t layer, const struct expert_use *use)
+{
+    if (use->n_uses == 0)
+        return;
+    heat_use(&cache->heat, layer, use->expert, use->n_uses, use->idle);
+    ghosts_update(&cache->ghosts, layer, use->expert);
 }
 
 void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
@@ -367,15 +430,14 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
     assert(!plan->is_open && n <= cache->n_experts);
     assert(plan->n_unverified == 0 && plan->n_damaged == 0);
     assert(cache->n_idle_reads == READS_NEEDED);
-    collect_guesses(cache);
+    expert_cache_catch_up(cache);
+    cache_collect_guesses(cache);
+    tiers_look(cache);
     check_slots(cache);
     uint32_t *hit_slots = plan->hit_slots, *missing = plan->missing;
     *plan = (struct plan){.is_open = true, .layer = layer, .uses = uses, .hit_slots = hit_slots,
                           .missing = missing, .current = plan->current};
-    for (uint32_t i = 0; n_tokens == 1 && i < n; i++)
-        if (uses[i].n_uses > 0)
-            ghosts_record_use(&cache->ghosts, layer, uses[i].expert);
-    heat_advance(&cache->heat, layer, n_tokens);
+    cache_count_tokens(cache, layer, n_tokens, uses, n);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t at = *where_of(cache, layer, uses[i].expert);
         if (at == NO_SLOT)
@@ -385,13 +447,12 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
         else
             want_slot(cache, at, i);
         /* The slot is not in the eviction order now, so its key may change. */
-        if (uses[i].n_uses > 0) {
-            heat_use(&cache->heat, layer, uses[i].expert, uses[i].n_uses, uses[i].idle);
-            ghosts_update(&cache->ghosts, layer, uses[i].expert);
-        }
+        cache_count_use(cache, layer, &uses[i]);
     }
     assert(plan->n_hits + plan->n_missing + plan->n_in_flight == n);
-    victims_refresh(&cache->victims, layer);
+    for (uint32_t i = 0; i < cache->n_tiers; i++)
+        victims_refresh(&cache->tiers[i].victims, layer);
+    tiers_sort_hits(cache);
     cache->stats.n_hits += plan->n_hits;
     cache->stats.n_misses += n - plan->n_hits;
     background_end_guesses(cache);
@@ -401,11 +462,10 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
 static void release_current(struct expert_cache *cache)
 {
     struct plan *plan = &cache->plan;
-    const uint64_t fence = plan->n_current > 0 ? memory_fence(cache->memory) : 0;
     for (uint32_t i = 0; i < plan->n_current; i++) {
         struct slot *slot = &cache->slots[plan->current[i]];
         slot->is_current = false;
-        slot->last_use = fence;
+        slot->last_use = memory_fence(tier_of(cache, plan->current[i])->memory);
         if (!slot->is_unverified)
             release_or_empty(cache, plan->current[i]);
     }
@@ -418,7 +478,10 @@ static void hand_out(struct expert_cache *cache, uint32_t slot, struct expert_it
     assert(cache->plan.n_current < cache->n_experts && !cache->slots[slot].is_current);
     cache->plan.current[cache->plan.n_current++] = slot;
     cache->slots[slot].is_current = true;
-    items[(*n)++] = (struct expert_item){cache->slots[slot].plan_index, slot_memory(cache, slot)};
+    items[(*n)++] = (struct expert_item){.index = cache->slots[slot].plan_index,
+                                         .slot = slot_memory(cache, slot),
+                                         .tier = tier_number(cache, slot),
+                                         .is_arriving = tiers_is_moving(cache, slot)};
 }
 
 /* Hands out a slot that has landed. If its read failed, explains why and stores the expert in
@@ -472,7 +535,8 @@ int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item
         if (plan->n_in_flight == 0 && waits) {
             if (plan->n_damaged > 0)
                 return report_damaged(cache, &items[0].index, err);
-            wait_for_other(cache); /* guesses hold all other slots; one of them becomes evictable */
+            /* Guesses hold all other slots; one of them becomes evictable. */
+            cache_wait_for_other(cache);
             start_reads(cache);
             continue;
         }
@@ -492,13 +556,14 @@ void expert_cache_end(struct expert_cache *cache)
     assert(plan->is_open);
     release_current(cache);
     while (plan->next_hit < plan->n_hits)
-        release(cache, plan->hit_slots[plan->next_hit++]);
+        cache_release(cache, plan->hit_slots[plan->next_hit++]);
     while (plan->n_in_flight > 0) {
         const uint32_t i = take_landed(cache, false);
         if (!cache->slots[i].is_unverified)
             release_or_empty(cache, i);
     }
     plan->is_open = false;
+    tiers_move_up(cache);
     assert(cache->n_idle_reads + plan->n_unverified + plan->n_damaged == READS_NEEDED);
     check_slots(cache);
 }
@@ -507,122 +572,29 @@ int expert_cache_verify(struct expert_cache *cache, uint32_t *index, struct fm_e
 {
     assert(!cache->plan.is_open);
     while (cache->plan.n_unverified > 0)
-        wait_for_other(cache);
+        cache_wait_for_other(cache);
     return cache->plan.n_damaged > 0 ? report_damaged(cache, index, err) : 0;
 }
 
 void expert_cache_resident(struct expert_cache *cache, uint32_t layer, bool *resident)
 {
     assert(!cache->plan.is_open);
-    collect_guesses(cache);
+    cache_collect_guesses(cache);
     for (uint32_t e = 0; e < cache->model->expert_layers[layer].n_experts; e++) {
         const uint32_t at = *where_of(cache, layer, e);
         resident[e] = at != NO_SLOT && cache->slots[at].is_evictable;
     }
 }
 
-/* ---- size ------------------------------------------------------------------------------------ */
-
-static bool is_empty(struct expert_cache *cache, uint32_t i)
-{
-    pthread_mutex_lock(&cache->lock);
-    const bool is = cache->slots[i].state == SLOT_EMPTY;
-    pthread_mutex_unlock(&cache->lock);
-    return is;
-}
-
-/* Moves the expert of a slot that is given back into an empty slot. */
-static void move_expert(struct expert_cache *cache, uint32_t from)
-{
-    const struct slot old = cache->slots[from];
-    cache_drop_victim(cache, from);
-    const uint32_t to = cache_fill_empty(cache, old.layer, old.expert, SLOT_READY);
-    assert(to < cache->n_target);
-    memory_copy(cache->memory, slot_memory(cache, to), slot_memory(cache, from),
-                cache->model->expert_layers[old.layer].record.bytes);
-    cache->slots[from].last_use = cache->slots[to].last_use = memory_fence(cache->memory);
-    cache->slots[to].is_guess = old.is_guess;
-    release(cache, to);
-}
-
-/* Empties a slot that is given back. Evicts the coldest experts of the whole cache until this one
- * is among them or can move. Returns false when the slot cannot be emptied now: it is being read,
- * or no move is left. */
-static bool vacate(struct expert_cache *cache, uint32_t i, uint64_t *moves_left)
-{
-    if (!cache->slots[i].is_evictable)
-        return background_cancel(cache, i) || is_empty(cache, i);
-    for (;;) { /* each turn evicts one spare expert */
-        const uint32_t spare = victims_spare(&cache->victims);
-        if (cache->first_empty != NO_SLOT && *moves_left > 0) {
-            move_expert(cache, i);
-            (*moves_left)--;
-            return true;
-        }
-        if (spare == i || spare == NO_VICTIM) {
-            cache_drop_victim(cache, i);
-            return true;
-        }
-        if (*moves_left == 0)
-            return false;
-        cache_drop_victim(cache, spare);
-    }
-}
-
-/* Returns the bytes of the pool that n slots occupy, rounded up to whole pages. */
-static uint64_t pool_end(const struct expert_cache *cache, uint32_t n)
-{
-    const uint64_t slot_bytes = cache->model->expert_slot_bytes;
-    const uint64_t all = cache->n_max * slot_bytes / MEM_PAGE * MEM_PAGE;
-    const uint64_t end = mem_round_up(n * slot_bytes, mem_bulk_page(cache->n_max * slot_bytes));
-    return end < all ? end : all;
-}
-
-bool expert_cache_shrink(struct expert_cache *cache, uint64_t move_bytes)
+void expert_cache_tiers(struct expert_cache *cache, uint32_t layer, uint8_t *tiers)
 {
     assert(!cache->plan.is_open);
-    assert(cache->n_target <= cache->n_slots && cache->n_slots <= cache->n_max);
-    if (cache->n_slots == cache->n_target)
-        return true;
-    uint64_t moves_left = 1 + move_bytes / cache->model->expert_slot_bytes;
-    const uint64_t end = pool_end(cache, cache->n_slots);
-    collect_guesses(cache);
-    while (cache->n_slots > cache->n_target && vacate(cache, cache->n_slots - 1, &moves_left))
-        cache->n_slots--;
-    const uint64_t now = pool_end(cache, cache->n_slots);
-    cache->memory->ops->give_back(cache->memory, cache->pool + now, end - now);
-    return cache->n_slots == cache->n_target;
-}
-
-void expert_cache_settle(struct expert_cache *cache)
-{
-    while (!expert_cache_shrink(cache, UINT64_MAX))
-        wait_for_other(cache);
-}
-
-static uint32_t floor_of(const struct model *model, uint32_t n_slots)
-{
-    const uint32_t share = n_slots / (model->n_expert_layers > 0 ? model->n_expert_layers : 1);
-    const uint32_t k = model->shape.n_experts_per_token;
-    return k < share ? k : share;
-}
-
-void expert_cache_resize(struct expert_cache *cache, uint32_t n_slots)
-{
-    assert(!cache->plan.is_open && n_slots >= 1);
-    cache->n_target = n_slots < cache->n_max ? n_slots : cache->n_max;
-    if (cache->n_slots < cache->n_target)
-        cache->n_slots = cache->n_target;
-    cache->stats.n_slots = cache->n_target;
-    victims_set_floor(&cache->victims, floor_of(cache->model, cache->n_target));
-    cache->first_empty = NO_SLOT;
-    pthread_mutex_lock(&cache->lock);
-    for (uint32_t i = cache->n_target; i-- > 0;)
-        if (cache->slots[i].state == SLOT_EMPTY) {
-            cache->slots[i].next = cache->first_empty;
-            cache->first_empty = i;
-        }
-    pthread_mutex_unlock(&cache->lock);
+    cache_collect_guesses(cache);
+    for (uint32_t e = 0; e < cache->model->expert_layers[layer].n_experts; e++) {
+        const uint32_t at = *where_of(cache, layer, e);
+        const bool is_here = at != NO_SLOT && cache->slots[at].is_evictable;
+        tiers[e] = is_here ? (uint8_t)tier_number(cache, at) : CACHE_TIERS;
+    }
 }
 
 /* ---- open and close ------------------------------------------------------------------------- */
@@ -639,21 +611,37 @@ uint64_t expert_cache_bytes(const struct model *model, uint64_t n_slots)
 {
     const uint32_t n_layers = model->n_expert_layers, n_experts = max_experts(model);
     return n_slots * (model->expert_slot_bytes + sizeof(struct slot) + 2 * sizeof(uint32_t)) +
-           (n_layers + 3) * (uint64_t)n_experts * sizeof(uint32_t) +
+           (n_layers + 3) * (uint64_t)n_experts * sizeof(uint32_t) + n_layers * sizeof(uint64_t) +
            N_READS * sizeof(struct expert_read) + heat_bytes(n_layers, n_experts) +
            ghosts_bytes(n_layers, n_experts) + victims_bytes(n_layers, n_experts, n_slots);
+}
+
+static int allocate_log(struct expert_cache *cache, struct fm_error *err)
+{
+    struct use_log *log = &cache->log;
+    const uint32_t n_layers = cache->model->n_expert_layers;
+    log->max_uses = n_layers * LOG_ROWS * cache->model->shape.n_experts_per_token;
+    log->layers = mem_new(n_layers, sizeof *log->layers, "the expert cache", err);
+    log->uses = mem_new(log->max_uses, sizeof *log->uses, "the expert cache", err);
+    return log->layers == NULL || log->uses == NULL ? FM_ERR_NOMEM : 0;
 }
 
 static int allocate(struct expert_cache *cache, struct fm_error *err)
 {
     const struct model *model = cache->model;
     const uint64_t n_where = (uint64_t)model->n_expert_layers * cache->n_experts;
-    uint64_t bytes;
-    if (!mem_mul(cache->n_max, model->expert_slot_bytes, &bytes))
-        return err_set(err, FM_ERR_NOMEM, "size overflow: the expert cache");
-    cache->pool = memory_make(cache->memory, bytes, "the expert cache", err);
+    for (uint32_t i = 0; i < cache->n_tiers; i++) {
+        struct tier *tier = &cache->tiers[i];
+        uint64_t bytes;
+        if (!mem_mul(tier->n_max, model->expert_slot_bytes, &bytes))
+            return err_set(err, FM_ERR_NOMEM, "size overflow: the expert cache");
+        tier->pool = memory_make(tier->memory, bytes, "the expert cache", err);
+        if (tier->pool == NULL)
+            return FM_ERR_NOMEM;
+    }
     cache->slots = mem_new(cache->n_max, sizeof *cache->slots, "the expert cache", err);
     cache->where = mem_new(n_where, sizeof *cache->where, "the expert cache", err);
+    cache->generations = mem_new(model->n_expert_layers, sizeof(uint64_t), "the expert cache", err);
     cache->reads = mem_new(N_READS, sizeof *cache->reads, "the expert cache", err);
     struct background *b = &cache->background;
     b->guesses.slots = mem_new(cache->n_max, sizeof(uint32_t), "the expert cache", err);
@@ -661,50 +649,78 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
     cache->plan.hit_slots = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.missing = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.current = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
-    if (cache->pool == NULL || cache->slots == NULL || cache->where == NULL ||
+    if (cache->slots == NULL || cache->where == NULL || cache->generations == NULL ||
         cache->reads == NULL || b->guesses.slots == NULL || b->bulk.slots == NULL ||
         cache->plan.hit_slots == NULL || cache->plan.missing == NULL ||
         cache->plan.current == NULL)
         return FM_ERR_NOMEM;
     memset(cache->where, 0xff, n_where * sizeof *cache->where); /* NO_SLOT */
-    return 0;
+    return cache->tiers[0].memory->is_host ? 0 : allocate_log(cache, err);
 }
 
 static void fill_lists(struct expert_cache *cache)
 {
     cache->first_landed = cache->last_landed = NO_SLOT;
-    for (uint32_t i = 0; i < cache->n_slots; i++)
-        cache->slots[i].next = i + 1 < cache->n_slots ? i + 1 : NO_SLOT; /* all are empty */
+    for (uint32_t t = 0; t < cache->n_tiers; t++) { /* all are empty */
+        const struct tier *tier = &cache->tiers[t];
+        for (uint32_t i = tier->first; i < tier->first + tier->n_max; i++)
+            cache->slots[i].next = i + 1 < tier->first + tier->n_max ? i + 1 : NO_SLOT;
+    }
     for (uint32_t i = 0; i < READS_NEEDED; i++)
         cache->idle_reads[cache->n_idle_reads++] = i;
     background_init(cache);
 }
 
+static void place_tiers(struct expert_cache *cache, const struct cache_tier *tiers, uint32_t n)
+{
+    cache->n_tiers = n;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t n_slots = tiers[i].n_slots;
+        cache->tiers[i] = (struct tier){.memory = tiers[i].memory, .first = cache->n_max,
+                                        .n_max = n_slots, .n_slots = n_slots, .n_target = n_slots,
+                                        .first_empty = cache->n_max};
+        cache->n_max += n_slots;
+    }
+    cache->stats.n_slots = cache->n_max;
+}
+
+static int init_orders(struct expert_cache *cache, enum heat_policy policy, struct fm_error *err)
+{
+    const uint32_t n_layers = cache->model->n_expert_layers;
+    int rc = heat_init(&cache->heat, policy, n_layers, cache->n_experts, err);
+    if (rc == 0)
+        rc = ghosts_init(&cache->ghosts, &cache->heat,
+                         cache->model->shape.n_experts_per_token * n_layers, err);
+    for (uint32_t i = 0; rc == 0 && i < cache->n_tiers; i++) {
+        struct tier *tier = &cache->tiers[i];
+        rc = victims_init(&tier->victims, &cache->heat, cache->n_max,
+                          cache_floor(cache, tier, tier->n_max), err);
+    }
+    return rc;
+}
+
 int expert_cache_open(const struct model *model, struct expert_store *store,
-                      const struct memory *memory, uint32_t n_slots, enum heat_policy policy,
+                      const struct cache_tier *tiers, uint32_t n_tiers, enum heat_policy policy,
                       struct expert_cache **out, struct fm_error *err)
 {
+    assert(n_tiers >= 1 && n_tiers <= CACHE_TIERS);
     *out = NULL;
     struct expert_cache *cache = mem_new(1, sizeof *cache, "the expert cache", err);
     if (cache == NULL)
         return FM_ERR_NOMEM;
-    const uint32_t n_layers = model->n_expert_layers;
     cache->model = model;
     cache->store = store;
-    cache->memory = memory;
-    cache->n_max = cache->n_slots = cache->n_target = n_slots;
     cache->n_experts = max_experts(model);
-    cache->stats.n_slots = n_slots;
+    place_tiers(cache, tiers, n_tiers);
     pthread_mutex_init(&cache->lock, NULL);
     pthread_cond_init(&cache->has_landed, NULL);
     int rc = allocate(cache, err);
     if (rc == 0)
-        rc = heat_init(&cache->heat, policy, n_layers, cache->n_experts, err);
+        rc = init_orders(cache, policy, err);
     if (rc == 0)
-        rc = ghosts_init(&cache->ghosts, &cache->heat, model->shape.n_experts_per_token * n_layers,
-                         err);
+        rc = transfers_init(cache, err);
     if (rc == 0)
-        rc = victims_init(&cache->victims, &cache->heat, n_slots, floor_of(model, n_slots), err);
+        rc = memory_reserve(tiers[0].memory, READS_AT_ONCE, model->expert_slot_bytes, err);
     if (rc != 0) {
         expert_cache_close(cache);
         return rc;
@@ -720,7 +736,11 @@ void expert_cache_close(struct expert_cache *cache)
         return;
     pthread_cond_destroy(&cache->has_landed);
     pthread_mutex_destroy(&cache->lock);
-    victims_clear(&cache->victims);
+    transfers_clear(cache);
+    for (uint32_t i = 0; i < cache->n_tiers; i++) {
+        victims_clear(&cache->tiers[i].victims);
+        memory_free(cache->tiers[i].memory, cache->tiers[i].pool);
+    }
     ghosts_clear(&cache->ghosts);
     heat_clear(&cache->heat);
     mem_free(cache->plan.hit_slots);
@@ -729,14 +749,17 @@ void expert_cache_close(struct expert_cache *cache)
     mem_free(cache->background.guesses.slots);
     mem_free(cache->background.bulk.slots);
     mem_free(cache->reads);
+    mem_free(cache->log.layers);
+    mem_free(cache->log.uses);
+    mem_free(cache->generations);
     mem_free(cache->where);
     mem_free(cache->slots);
-    memory_free(cache->memory, cache->pool);
     mem_free(cache);
 }
 
 struct heat *expert_cache_heat(struct expert_cache *cache)
 {
+    expert_cache_catch_up(cache);
     return &cache->heat;
 }
 
@@ -745,7 +768,8 @@ void expert_cache_stats(const struct expert_cache *cache, struct expert_cache_st
     *stats = cache->stats;
 }
 
-double expert_cache_hits_with(const struct expert_cache *cache, uint64_t n_slots)
+double expert_cache_hits_with(struct expert_cache *cache, uint64_t n_slots)
 {
+    expert_cache_catch_up(cache);
     return ghosts_hit_rate(&cache->ghosts, n_slots);
 }

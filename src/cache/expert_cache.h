@@ -1,5 +1,10 @@
-/* The expert cache owns a pool of slots, each with room for one expert. The pool is reserved at
- * open and reused until close.
+/* The expert cache owns pools of slots, each with room for one expert. They are reserved at open
+ * and reused until close.
+ *
+ * A cache has one tier, or two: slots in a device's memory, and below them slots in the host's. An
+ * expert is in one slot of one of them. Empty slots of the first tier are filled first. An expert
+ * that is used and hotter than the coldest one of the first tier takes its place; that one moves
+ * down, where the coldest of all is evicted. All tiers share one heat and one eviction policy.
  *
  * A plan names the experts that one layer needs. begin starts to read the missing ones. next hands
  * out experts that are ready: resident ones first, then the others as they land. end closes the
@@ -31,17 +36,26 @@ extern "C" {
 
 struct expert_cache;
 
-/* Opens a cache of n_slots >= 1 slots in `memory`; each takes model->expert_slot_bytes. Model
- * and memory must outlive the cache. The store is closed before the cache, whose slots its reads
- * write to. Fails with FM_ERR_NOMEM. */
+#define CACHE_TIERS 2 /* at most */
+
+struct cache_tier {
+    const struct memory *memory;
+    uint32_t n_slots; /* at least 1 */
+};
+
+/* Opens a cache; each slot takes model->expert_slot_bytes. The first of two tiers has a link to the
+ * host's memory (base/link.h), where the second one is. Model and memories must outlive the cache.
+ * The store is closed before the cache, whose slots its reads write to. Fails with FM_ERR_NOMEM. */
 int expert_cache_open(const struct model *model, struct expert_store *store,
-                      const struct memory *memory, uint32_t n_slots, enum heat_policy policy,
+                      const struct cache_tier *tiers, uint32_t n_tiers, enum heat_policy policy,
                       struct expert_cache **out, struct fm_error *err);
 /* Accepts NULL. No plan is open, and the store is closed already, so no read is under way. */
 void expert_cache_close(struct expert_cache *cache);
 
-/* Returns the memory that a cache of n_slots takes, bookkeeping included. */
+/* Returns the memory that a tier of n_slots takes, bookkeeping included. */
 uint64_t expert_cache_bytes(const struct model *model, uint64_t n_slots);
+/* Returns the host's memory that reads into a tier in another memory take at a time. */
+uint64_t expert_cache_piece_bytes(const struct model *model);
 
 /* One expert of a plan. n_uses is 0 for an expert that is needed but does not count as a use, for
  * example one used only early in a long prompt. */
@@ -57,13 +71,27 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
 
 /* Sets resident[expert] for every expert of a layer. Does not wait. No plan is open. */
 void expert_cache_resident(struct expert_cache *cache, uint32_t layer, bool *resident);
+/* The same with the tier that each is in; CACHE_TIERS: none. */
+void expert_cache_tiers(struct expert_cache *cache, uint32_t layer, uint8_t *tiers);
 
 struct expert_item {
     uint32_t index;   /* into the uses given to begin */
-    /* In the cache's memory. Operations that read it are queued before the next call of next or
+    /* In the tier's memory. Operations that read it are queued before the next call of next or
      * end. */
     const void *slot;
+    uint32_t tier;
+    bool is_arriving; /* it is on its way to the first tier: operations that read it come after
+                       * memory_link.join */
 };
+
+/* Copies an expert of the second tier, which was handed out, to a place in the first one's memory
+ * beside the cache: transfers it after the operations before `mark` (base/link.h). */
+void expert_cache_send(struct expert_cache *cache, const struct expert_item *item, void *to,
+                       uint64_t mark);
+/* Makes operations that are queued from now on wait for all experts that are on their way. */
+void expert_cache_join(struct expert_cache *cache);
+/* Waits for them: the host may read what was handed out as arriving. */
+void expert_cache_await(struct expert_cache *cache);
 
 /* Hands out up to `max` experts that are ready. Waits for the first one unless `polls`; then *n may
  * be 0. Returns 1 when experts were handed out or are still to come, and 0 when all have been
@@ -83,6 +111,29 @@ void expert_cache_end(struct expert_cache *cache);
  * Returns a negative code for one damaged expert and sets *index into the uses given to begin; call
  * it again then, because there may be more. */
 int expert_cache_verify(struct expert_cache *cache, uint32_t *index, struct fm_error *err);
+
+/* ---- whole layers ---------------------------------------------------------------------------- */
+
+/* Returns whether all experts of a layer are resident and verified. *generation is above 0 then,
+ * and changes whenever one of the layer's experts gets a slot. Does not wait. No plan is open. */
+bool expert_cache_has_all(struct expert_cache *cache, uint32_t layer, uint64_t *generation);
+/* Says where the experts of such a layer are: bases[expert] bytes behind expert_cache_origin, which
+ * never changes. */
+void expert_cache_bases(struct expert_cache *cache, uint32_t layer, uint64_t *bases);
+const void *expert_cache_origin(struct expert_cache *cache);
+/* Called when operations have been queued that use such layers. Slots keep their bytes until these
+ * operations are done. */
+void expert_cache_use_all(struct expert_cache *cache);
+/* Counts what such operations have used, as expert_cache_begin does: all of it was resident. The
+ * cache copies it and works it in before it next looks at heat, or when expert_cache_catch_up is
+ * called. That is for a time when the backend is busy. No plan is open. */
+void expert_cache_count(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
+                        const struct expert_use *uses, uint32_t n);
+void expert_cache_catch_up(struct expert_cache *cache);
+/* Reads all experts that are not resident, layer by layer, in the background: if all of them fit,
+ * and if the memory is not the host's, where a layer gains nothing by being whole. A cache that
+ * grows does so again. Called once, after expert_cache_warm or instead of it. */
+void expert_cache_read_all(struct expert_cache *cache);
 
 /* ---- guesses --------------------------------------------------------------------------------- */
 
@@ -109,19 +160,22 @@ void expert_cache_stop_warming(struct expert_cache *cache);
 
 /* ---- size ------------------------------------------------------------------------------------ */
 
-/* Changes the number of slots in use, from 1 to the number given to open. No plan is open. More
- * slots are available at once. For fewer slots, call expert_cache_shrink between plans until it
- * returns true: it evicts the coldest experts, moves the others into the slots that stay, and gives
- * the freed memory back in whole pages. One call copies about move_bytes and waits for nothing; a
- * slot that is being read is freed by a later call. */
-void expert_cache_resize(struct expert_cache *cache, uint32_t n_slots);
+/* Changes the number of slots of a tier in use, from 1 to the number given to open. No plan is
+ * open. More slots are available at once, if their memory is still there: returns how many the tier
+ * has then. For fewer slots, call expert_cache_shrink between plans until it returns true: it
+ * evicts the coldest experts, moves the others into the slots that stay, and gives the freed memory
+ * back in whole pages. One call copies about move_bytes and waits for nothing; a slot that is being
+ * read is freed by a later call. */
+uint32_t expert_cache_resize(struct expert_cache *cache, uint32_t tier, uint32_t n_slots);
 bool expert_cache_shrink(struct expert_cache *cache, uint64_t move_bytes);
 /* Shrinks to the requested size now. Waits for reads that are under way. */
 void expert_cache_settle(struct expert_cache *cache);
 
 struct expert_cache_stats {
-    uint64_t n_slots; /* in use, empty or not */
+    uint64_t n_slots; /* in use, empty or not; of all tiers */
     uint64_t n_hits, n_misses; /* experts named by plans: resident, or not */
+    uint64_t n_hits_below;     /* of the hits: in the second tier */
+    uint64_t n_moved_up, n_moved_down, n_sent; /* between the tiers; sent: for one use */
     uint64_t n_late;           /* misses whose guess was being read */
     uint64_t n_guesses, n_guesses_used, n_warmed; /* guesses that landed, without warm-up */
     uint64_t bytes_read;       /* of experts that landed */
@@ -132,7 +186,7 @@ void expert_cache_stats(const struct expert_cache *cache, struct expert_cache_st
 
 /* Returns the hit rate that a cache of n_slots would have had on all tokens decoded so far
  * (ghosts.h); negative before the first token. */
-double expert_cache_hits_with(const struct expert_cache *cache, uint64_t n_slots);
+double expert_cache_hits_with(struct expert_cache *cache, uint64_t n_slots);
 
 #ifdef __cplusplus
 }

@@ -8,6 +8,7 @@
 
 #include "cache/expert_cache.h"
 #include "cache/ghosts.h"
+#include "cache/tiers.h"
 #include "cache/victims.h"
 
 #ifdef __cplusplus
@@ -17,8 +18,10 @@ extern "C" {
 #define NO_SLOT UINT32_MAX
 /* Maximum number of experts being read at a time, by purpose. */
 #define READS_NEEDED 64
+#define READS_TO_DEVICE 16 /* of the needed ones: each has a piece of the host's memory */
 #define READS_GUESSED 2 /* few: a guess that has begun is read to its end, even when it was wrong */
 #define READS_BACKGROUND 8
+#define READS_AT_ONCE (READS_TO_DEVICE + READS_GUESSED + READS_BACKGROUND) /* to a device */
 #define N_READS (READS_NEEDED + READS_GUESSED + READS_BACKGROUND)
 
 enum slot_state {
@@ -45,6 +48,19 @@ struct slot {
     uint32_t next;       /* in the landed list or the empty list */
     uint32_t read;       /* index of its read while it is being read */
     uint64_t last_use;   /* the fence after the operations that use its bytes; 0: none do */
+    uint64_t last_move;  /* the number of the last transfer from or to it */
+};
+
+/* The slots in one memory. The slots of all tiers are numbered together. */
+struct tier {
+    const struct memory *memory;
+    char *pool;           /* [n_max, slot_bytes], from `memory` */
+    uint32_t first;       /* the number of its first slot */
+    uint32_t n_max;
+    uint32_t n_slots;     /* its slots from here on are empty and their memory is given back */
+    uint32_t n_target;    /* its slots from here on are not filled: n_slots shrinks to it */
+    uint32_t first_empty;
+    struct victims victims;
 };
 
 /* An expert that was handed out and then found damaged, and the read that can explain it. */
@@ -88,21 +104,34 @@ struct background {
     bool is_stopped;
 };
 
+/* Uses that are counted later. */
+struct use_log {
+    struct logged_layer {
+        uint32_t layer, n_tokens, n; /* n: uses */
+    } *layers; /* [n_layers], capacity n_expert_layers */
+    struct expert_use *uses; /* [n_uses], those of the first layer first; capacity max_uses */
+    uint32_t n_layers, n_uses, max_uses;
+};
+
+/* The log holds what so many rows use. */
+#define LOG_ROWS 8
+
 struct expert_cache {
     const struct model *model;
     struct expert_store *store;
-    uint32_t n_max, n_experts;
-    uint32_t n_slots;   /* slots from here on are empty and their memory is given back */
-    uint32_t n_target;  /* slots from here on are no longer filled: n_slots shrinks to it */
-    const struct memory *memory;
-    char *pool;         /* [n_max, slot_bytes], from `memory` */
+    uint32_t n_max, n_experts; /* slots of all tiers */
+    struct tier tiers[CACHE_TIERS];
+    uint32_t n_tiers;
+    struct transfers transfers;
     struct slot *slots; /* [n_max] */
     uint32_t *where;    /* [n_expert_layers, n_experts]: slot or NO_SLOT */
-    uint32_t first_empty;
+    uint64_t *generations; /* [n_expert_layers]: how often one of the layer's experts got a slot */
+    uint64_t last_use;  /* the fence after the operations that use whole layers; 0: none do */
+    bool reads_all;     /* also when it grows */
     struct heat heat;
-    struct victims victims;
     struct ghosts ghosts;
     struct plan plan;
+    struct use_log log; /* empty where the memory is the host's */
     struct expert_cache_stats stats;
     struct expert_read *reads;           /* [N_READS]: needed, guesses, bulk, in this order */
     uint32_t read_slots[N_READS];        /* the slot of each read; set before submit */
@@ -123,9 +152,33 @@ static inline uint32_t *where_of(struct expert_cache *cache, uint32_t layer, uin
     return &cache->where[(size_t)layer * cache->n_experts + expert];
 }
 
+static inline uint32_t tier_number(const struct expert_cache *cache, uint32_t slot)
+{
+    return cache->n_tiers > 1 && slot >= cache->tiers[1].first;
+}
+
+static inline struct tier *tier_of(struct expert_cache *cache, uint32_t slot)
+{
+    return &cache->tiers[tier_number(cache, slot)];
+}
+
 static inline void *slot_memory(struct expert_cache *cache, uint32_t slot)
 {
-    return cache->pool + (size_t)slot * cache->model->expert_slot_bytes;
+    const struct tier *tier = tier_of(cache, slot);
+    return tier->pool + (size_t)(slot - tier->first) * cache->model->expert_slot_bytes;
+}
+
+/* Returns the tier that the next missing expert is read into. */
+static inline struct tier *cache_tier_to_fill(struct expert_cache *cache)
+{
+    return &cache->tiers[cache->tiers[0].first_empty == NO_SLOT ? cache->n_tiers - 1 : 0];
+}
+
+/* Heat that is comparable between layers. */
+static inline double slot_heat(const struct expert_cache *cache, uint32_t slot)
+{
+    const struct slot *s = &cache->slots[slot];
+    return heat_key(&cache->heat, s->layer, s->expert) - heat_age(&cache->heat, s->layer);
 }
 
 /* ---- expert_cache.c ---- */
@@ -133,13 +186,32 @@ static inline void *slot_memory(struct expert_cache *cache, uint32_t slot)
 /* Starts the read of a slot's expert. Any thread. */
 void cache_submit(struct expert_cache *cache, uint32_t read, uint32_t slot,
                   enum read_urgency urgency);
-/* Assigns an empty slot to an expert that has none. There must be an empty slot. Returns the slot;
- * its bytes are not there yet. */
-uint32_t cache_fill_empty(struct expert_cache *cache, uint32_t layer, uint32_t expert,
-                          enum slot_state state);
+/* Assigns an empty slot of a tier to an expert that has none. There must be an empty slot. Returns
+ * the slot; its bytes are not there yet, and the host may write them now. */
+uint32_t cache_fill_empty(struct expert_cache *cache, struct tier *tier, uint32_t layer,
+                          uint32_t expert, enum slot_state state);
+/* The same for a transfer: the host must not write the bytes. */
+uint32_t cache_assign_empty(struct expert_cache *cache, struct tier *tier, uint32_t layer,
+                            uint32_t expert, enum slot_state state);
 void cache_make_empty(struct expert_cache *cache, uint32_t slot);
 /* Evicts the expert of a slot that is in the eviction order. */
 void cache_drop_victim(struct expert_cache *cache, uint32_t slot);
+/* Makes a slot that holds an expert evictable. */
+void cache_release(struct expert_cache *cache, uint32_t slot);
+/* Takes guesses that have landed into the eviction order. No plan waits for anything. */
+void cache_collect_guesses(struct expert_cache *cache);
+/* Waits until a slot that the plan does not wait for has landed, and handles it. */
+void cache_wait_for_other(struct expert_cache *cache);
+/* Counts tokens that pass a layer. Called first, then cache_count_use for each of its experts while
+ * that is not in the eviction order, then victims_refresh. */
+void cache_count_tokens(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
+                        const struct expert_use *uses, uint32_t n);
+void cache_count_use(struct expert_cache *cache, uint32_t layer, const struct expert_use *use);
+
+/* ---- expert_cache_size.c ---- */
+
+/* Returns the slots that each layer keeps in a tier of n_slots. */
+uint32_t cache_floor(const struct expert_cache *cache, const struct tier *tier, uint32_t n_slots);
 
 /* ---- background.c ---- */
 
@@ -153,6 +225,9 @@ bool background_cancel_last(struct expert_cache *cache);
 /* Cancels the guesses for a plan that has begun and does not want them, unless their read has
  * begun. */
 void background_end_guesses(struct expert_cache *cache);
+/* Appends all experts that have no slot to the bulk queue, layer by layer, if the cache can hold
+ * all experts. No plan is open. */
+void background_read_all(struct expert_cache *cache);
 /* Fills the stacks of idle reads. The queues have their memory already. */
 void background_init(struct expert_cache *cache);
 

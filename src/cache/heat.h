@@ -79,6 +79,12 @@ double heat_at_probability(const struct heat *heat, double probability);
 /* Returns the recent uses per token, 0 to 1. A use counts half after HEAT_FADE tokens. */
 double heat_level(const struct heat *heat, uint32_t layer, uint32_t expert);
 
+/* Returns the level of an expert that was used once, by the last token. */
+static inline double heat_level_of_one(const struct heat *heat)
+{
+    return 1 - heat->fades[1];
+}
+
 /* Returns how much colder another layer's expert must be to be evicted before a layer's own
  * coldest. Keys of different layers are less comparable than those of one. */
 static inline double heat_margin(const struct heat *heat)

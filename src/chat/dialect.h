@@ -2,7 +2,7 @@
  * dialect_list.h per dialect.
  *
  * A chat uses the dialects that its template shows, or otherwise the default ones. Several may
- * share an opener; the first byte after it decides.
+ * share an opener; the first byte after it decides, and an opener for any byte comes last.
  *
  * Everything is constant. Any thread; nothing fails. */
 #ifndef FLASHMOE_CHAT_DIALECT_H
@@ -18,21 +18,49 @@ extern "C" {
 /* A text that opens a call. Lists end with an empty entry. */
 struct dialect_opener {
     const char *text;  /* shorter than MARKER_BYTES; chat/marker.h says which texts are allowed */
-    char first;        /* first byte of the call after white space; '\0' for any byte, without white
-                        * space */
+    char first;        /* first byte of the call after white space; '\0' for any byte. White space
+                        * is skipped only if another dialect has the same opener */
     bool is_inner;     /* only after another call (toolcall.next), never in content */
     /* A closing tag that may follow such a call without an opening tag and is then ignored; NULL
      * for none. */
     const char *stray;
+    bool ends_reasoning; /* a call may begin inside reasoning, which it ends */
+};
+
+/* What the header of a message says. The name is borrowed from the header. */
+struct frame_header {
+    bool is_reasoning;
+    bool is_final; /* the answer itself, which a schema constrains */
+    const char *name; /* of the function that is called; NULL: this is not a call */
+    size_t name_bytes;
+};
+
+/* An answer made of messages: HEADER `message` BODY end, and again. The prompt ends inside the
+ * first header. A body is reasoning, content, or the arguments of a call. Lists end with NULL. */
+struct dialect_frames {
+    const char *message;
+    const char *const *begins; /* begin a header; the first begins that of a new message */
+    const char *const *ends;   /* end a body */
+    const char *recipient;     /* the only other text that a header may begin with, after a blank */
+    void (*read)(const char *header, size_t bytes, struct frame_header *out);
 };
 
 struct dialect {
     const char *name;
-    const char *in_template; /* a template that contains this text uses the dialect */
-    bool is_default;         /* used for templates that show no dialect */
+    const char *in_template; /* a template that contains this text uses the dialect, */
+    const char *also_in_template; /* if it contains this one too; NULL: none */
+    const char *not_in_template;  /* unless it contains this one; NULL: none */
     /* Special tokens of a vocabulary whose text the parser needs; NULL-terminated. */
     const char *const *tokens;
+    /* Tokens that end an answer, whatever the model's files say; NULL: none. NULL-terminated. */
+    const char *const *stops;
     const struct dialect_opener *openers;
+    const struct dialect_frames *frames; /* NULL: an answer is one message */
+    /* The text of a past call may stand in the content of its message. False if templates must see
+     * the call itself, to count calls or to name a result. */
+    bool may_restore;
+    bool may_begin_closed; /* an answer may begin with the end of reasoning, which is markup */
+    bool has_call_ids; /* templates and models write ids as functions.NAME:NUMBER */
     /* Takes the next byte after an opener (tc->opener). */
     enum toolcall_status (*push)(struct toolcall *tc, uint8_t byte);
     /* How a required call is written; NULL if calls cannot be forced in this dialect. */
@@ -53,12 +81,16 @@ struct dialect_text {
 };
 void dialect_choose(const struct dialect_text *templates, size_t n,
                     const struct dialect *out[DIALECTS_MAX + 1]);
+/* Returns the default dialects, NULL-terminated. */
+const struct dialect *const *dialect_defaults(void);
+/* Returns the frames of the first dialect that has some, or NULL. */
+const struct dialect_frames *dialect_frames_of(const struct dialect *const *dialects);
 /* Returns how required calls are written: the format of the first dialect that has one, or NULL. */
 const struct grammar_call *dialect_forced_call(const struct dialect *const *dialects);
 
-/* Returns true for the text of a special token that marks calls or reasoning in any dialect; a
+/* Returns true for the text of a special token that marks calls or reasoning in these dialects; a
  * parser must see it. */
-bool dialect_is_marker(const char *text, size_t bytes);
+bool dialect_is_marker(const struct dialect *const *dialects, const char *text, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -1,3 +1,10 @@
 /* Every tool-call dialect, sorted: DIALECT(name of the descriptor). */
+DIALECT(dialect_deepseek)
+DIALECT(dialect_dsml_functions)
+DIALECT(dialect_dsml_tools)
+DIALECT(dialect_glm)
+DIALECT(dialect_harmony)
+DIALECT(dialect_kimi)
+DIALECT(dialect_minimax)
 DIALECT(dialect_qwen_json)
 DIALECT(dialect_qwen_xml)

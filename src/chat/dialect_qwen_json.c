@@ -42,7 +42,7 @@ extern const struct dialect dialect_qwen_json;
 const struct dialect dialect_qwen_json = {
     .name = "qwen-json",
     .in_template = OPEN,
-    .is_default = true,
+    .may_restore = true,
     .tokens = tokens,
     .openers = openers,
     .push = push,

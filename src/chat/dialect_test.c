@@ -13,7 +13,7 @@
 
 /* ---- the lists --------------------------------------------------------------------------- */
 
-static const char *texts[64];
+static const char *texts[128];
 static size_t n_texts;
 
 static void add(const char *text)
@@ -38,6 +38,15 @@ static void test_first_bytes(void **state)
             if (o->stray != NULL)
                 add(o->stray);
         }
+    for (const struct dialect *const *d = dialect_all(); *d != NULL; d++) {
+        const struct dialect_frames *frames = (*d)->frames;
+        for (const char *const *t = frames != NULL ? frames->begins : NULL; t && *t != NULL; t++)
+            add(*t);
+        for (const char *const *t = frames != NULL ? frames->ends : NULL; t && *t != NULL; t++)
+            add(*t);
+        if (frames != NULL)
+            add(frames->message);
+    }
     for (size_t i = 0; i < n_texts; i++) {
         assert_true(strlen(texts[i]) > 1 && strlen(texts[i]) < MARKER_BYTES);
         for (size_t k = 0; k < n_texts; k++)
@@ -53,9 +62,12 @@ static void test_entries(void **state)
         assert_ptr_equal(dialect_find((*d)->name), *d);
         assert_non_null((*d)->openers[0].text);
         for (const char *const *token = (*d)->tokens; *token != NULL; token++)
-            assert_true(dialect_is_marker(*token, strlen(*token)));
+            assert_true(dialect_is_marker(dialect_all(), *token, strlen(*token)));
         /* A template that contains its text selects it, also if the template is only for tools. */
-        const struct dialect_text text = {(*d)->in_template, strlen((*d)->in_template)};
+        char shown[128];
+        const char *also = (*d)->also_in_template;
+        (void)snprintf(shown, sizeof shown, "%s{}%s", also != NULL ? also : "", (*d)->in_template);
+        const struct dialect_text text = {shown, strlen(shown)};
         for (unsigned k = 0; k < 2; k++) {
             const struct dialect_text templates[2] = {[0] = {"x", 1}, [1] = {NULL, 0}};
             struct dialect_text both[2] = {templates[0], templates[1]};
@@ -68,8 +80,39 @@ static void test_entries(void **state)
         }
     }
     assert_null(dialect_find("none"));
-    assert_false(dialect_is_marker("<tool_cal", 9));
-    assert_true(dialect_is_marker("</think>", 8));
+    assert_false(dialect_is_marker(dialect_all(), "<tool_cal", 9));
+    assert_true(dialect_is_marker(dialect_all(), "</think>", 8));
+}
+
+/* A text for every dialect that templates are told apart by. */
+static void test_choices(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *template, *names;
+    } cases[] = {
+        {"<tool_call>", "qwen-json qwen-xml "},
+        {"<tool_call>{name}<arg_key>", "glm qwen-json "},
+        {"'｜DSML｜' + 'function_calls>'", "dsml-functions "},
+        {"'｜DSML｜' + 'tool_calls>'", "dsml-tools "},
+        {"<｜tool▁calls▁begin｜>", "deepseek "},
+        {"<|tool_calls_section_begin|>", "kimi "},
+        {"<minimax:tool_call>", "minimax "},
+        {"<|channel|>final<|message|>", "harmony "},
+        {"<|message|>", "qwen-json qwen-xml "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct dialect *chosen[DIALECTS_MAX + 1];
+        const struct dialect_text text = {cases[i].template, strlen(cases[i].template)};
+        char names[128] = "";
+        dialect_choose(&text, 1, chosen);
+        for (unsigned k = 0; chosen[k] != NULL; k++) {
+            const size_t n = strlen(names);
+            (void)snprintf(names + n, sizeof names - n, "%s ", chosen[k]->name);
+        }
+        assert_string_equal(names, cases[i].names);
+        assert_non_null(dialect_forced_call(chosen));
+    }
 }
 
 static void test_defaults(void **state)
@@ -79,8 +122,8 @@ static void test_defaults(void **state)
     const struct dialect_text none[] = {{NULL, 0}, {"<tool_cal", 9}};
     dialect_choose(none, 2, chosen);
     assert_non_null(chosen[0]);
-    for (unsigned i = 0; chosen[i] != NULL; i++)
-        assert_true(chosen[i]->is_default);
+    for (unsigned i = 0; chosen[i] != NULL || dialect_defaults()[i] != NULL; i++)
+        assert_ptr_equal(chosen[i], dialect_defaults()[i]);
     assert_non_null(dialect_forced_call(chosen));
     assert_null(dialect_forced_call((const struct dialect *const[]){NULL}));
 }
@@ -174,6 +217,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_first_bytes),
         cmocka_unit_test(test_entries),
+        cmocka_unit_test(test_choices),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_toy),
     };

@@ -12,12 +12,23 @@
 /* A longer run of newlines is text, whatever follows. */
 #define NEWLINES_MAX 64
 #define MARKERS_MAX 32
+#define HEADER_BYTES 512 /* a longer header is content */
 
-enum { IN_REASONING, IN_CONTENT, IN_CALL };
+enum { IN_REASONING, IN_CONTENT, IN_CALL, IN_HEADER };
 
 /* Kinds of markers. The end of reasoning number i is MARKER_END << i. */
-enum { MARKER_CALL = 1, MARKER_STRAY = 2, MARKER_BEGIN = 4, MARKER_END = 8 };
+enum {
+    MARKER_CALL = 1,
+    MARKER_STRAY = 2,
+    MARKER_BEGIN = 4,
+    MARKER_EARLY_CALL = 8,   /* also inside reasoning */
+    MARKER_MESSAGE = 16,     /* ends a header (struct dialect_frames) */
+    MARKER_FRAME_BEGIN = 32,
+    MARKER_FRAME_END = 64,
+    MARKER_END = 128,
+};
 #define MARKER_ANY_END (~0u & ~(MARKER_END - 1u))
+#define MARKER_ANY_CALL (MARKER_CALL | MARKER_EARLY_CALL)
 
 struct message {
     struct message_options options;
@@ -30,7 +41,12 @@ struct message {
     /* The markers for the options: begin and end of each reasoning, openers, strays. */
     struct marker markers[MARKERS_MAX + 1];
     size_t n_markers;
+    struct marker plain[MARKERS_MAX + 1]; /* those that count in ordinary text */
+    size_t n_plain;
     bool is_first[256]; /* bytes that a marker can begin with */
+    bool is_marked;     /* the current text is that of special tokens */
+    const struct dialect_frames *frames; /* NULL: the answer is one message */
+    bool may_begin_closed; /* an end of reasoning at the very beginning is markup */
 
     uint8_t state;
     unsigned ends;     /* kinds of markers that end the reasoning */
@@ -43,11 +59,16 @@ struct message {
     size_t n_pending;
 
     struct toolcall call;
-    struct text_buffer raw; /* the call as received, with the newlines before it */
+    struct text_buffer raw; /* the call as received, with the newlines before it; or a header */
     size_t raw_lead;
+    size_t raw_header; /* bytes of the header before the call */
+    size_t raw_marked; /* where text of the current kind (is_marked) begins */
+    bool is_header_marked; /* the header began with the text of a special token */
+    bool is_final;     /* the message is the answer itself */
     bool is_begun; /* MESSAGE_CALL_BEGIN was delivered */
     unsigned n_calls;
-    char id[MESSAGE_ID_BYTES];
+    char id[MESSAGE_CALL_ID_BYTES];
+    struct text_buffer ids; /* of all calls that the model has named, each with its NUL */
     bool is_out_of_memory;
 };
 
@@ -123,12 +144,23 @@ static enum message_kind content_kind(const struct message *m)
     return m->options.is_call ? MESSAGE_MARKUP : MESSAGE_CONTENT;
 }
 
+static enum message_kind text_kind(const struct message *m)
+{
+    return m->state == IN_REASONING ? MESSAGE_REASONING : content_kind(m);
+}
+
+static void take_header(struct message *m, char byte);
+
 /* Adds text of the current state that is not part of a marker. Its newlines may still be
  * stripped. */
 static void take_text(struct message *m, const char *text, size_t bytes)
 {
-    const enum message_kind kind = m->state == IN_REASONING ? MESSAGE_REASONING : content_kind(m);
     for (size_t i = 0; i < bytes; i++) {
+        const enum message_kind kind = text_kind(m);
+        if (m->state == IN_HEADER) {
+            take_header(m, text[i]);
+            continue;
+        }
         if (text[i] == '\n' && m->is_stripping) {
             emit(m, MESSAGE_MARKUP, "\n", 1);
             continue;
@@ -155,10 +187,27 @@ static void take_pending(struct message *m)
 
 static unsigned markers_here(const struct message *m)
 {
+    if (m->state == IN_HEADER)
+        return MARKER_MESSAGE | MARKER_FRAME_END;
+    if (m->frames != NULL)
+        return MARKER_FRAME_BEGIN | MARKER_FRAME_END;
     if (m->state == IN_REASONING)
-        return m->ends;
-    return MARKER_CALL | (m->is_at_start ? MARKER_BEGIN : 0) |
-           (m->is_after_bare ? MARKER_STRAY : 0);
+        return m->ends | MARKER_EARLY_CALL;
+    return MARKER_ANY_CALL | (m->is_at_start ? MARKER_BEGIN : 0) |
+           (m->is_after_bare ? MARKER_STRAY : 0) |
+           (m->is_at_start && m->may_begin_closed ? MARKER_ANY_END : 0);
+}
+
+/* Returns true if the vocabulary has a special token with this text. */
+static bool is_special(const struct message *m, const char *text)
+{
+    return m->options.is_special != NULL && m->options.is_special(m->options.special_ctx, text);
+}
+
+/* Returns the markers that count in the current text. */
+static const struct marker *list_here(const struct message *m)
+{
+    return m->is_marked ? m->markers : m->plain;
 }
 
 /* Drops the newlines and the pending marker, which are neither text nor call. */
@@ -171,7 +220,7 @@ static void drop_marker(struct message *m)
 
 static void begin_call(struct message *m, const char *opening)
 {
-    m->raw.n = 0;
+    m->raw.n = m->raw_header = m->raw_marked = 0;
     m->raw_lead = m->n_newlines;
     for (; m->n_newlines > 0; m->n_newlines--)
         add(m, &m->raw, "\n", 1);
@@ -183,10 +232,129 @@ static void begin_call(struct message *m, const char *opening)
     m->state = IN_CALL;
 }
 
+/* ---- frames ----------------------------------------------------------------------------- */
+
+static void emit_raw(struct message *m, enum message_kind kind)
+{
+    emit(m, kind, text_buffer_text(&m->raw), m->raw.n);
+    m->raw.n = 0;
+}
+
+static void begin_header(struct message *m)
+{
+    m->raw.n = 0;
+    m->state = IN_HEADER;
+}
+
+/* Returns true if a header may begin like this. Sets *is_sure if it can be nothing else. */
+static bool may_be_header(const struct message *m, const char *text, size_t bytes, bool *is_sure)
+{
+    const char *to = m->frames->recipient;
+    bool may_be = false;
+    *is_sure = false;
+    for (const char *const *b = m->frames->begins; *b != NULL; b++) {
+        const size_t n = strlen(*b);
+        if (!m->is_header_marked && is_special(m, *b))
+            continue;
+        may_be = may_be || memcmp(*b, text, bytes < n ? bytes : n) == 0;
+        *is_sure = *is_sure || (bytes >= n && memcmp(*b, text, n) == 0);
+    }
+    const size_t blank = bytes > 0 && text[0] == ' ', n_to = strlen(to);
+    const size_t n = bytes - blank;
+    may_be = may_be || memcmp(to, text + blank, n < n_to ? n : n_to) == 0;
+    *is_sure = *is_sure || (n >= n_to && memcmp(to, text + blank, n_to) == 0);
+    return may_be;
+}
+
+static void take_header(struct message *m, char byte)
+{
+    bool is_sure;
+    m->is_header_marked = m->raw.n == 0 ? m->is_marked : m->is_header_marked;
+    add(m, &m->raw, &byte, 1);
+    if (m->is_out_of_memory || (m->raw.n <= HEADER_BYTES &&
+                                may_be_header(m, text_buffer_text(&m->raw), m->raw.n, &is_sure)))
+        return;
+    /* Text without a header. */
+    m->state = IN_CONTENT;
+    m->is_final = true;
+    struct text_buffer raw = m->raw;
+    m->raw = (struct text_buffer){0};
+    take_text(m, text_buffer_text(&raw), raw.n);
+    text_buffer_clear(&raw);
+}
+
+/* Ends a header with the pending marker: a body follows. */
+static void end_header(struct message *m)
+{
+    struct frame_header header;
+    m->frames->read(text_buffer_text(&m->raw), m->raw.n, &header);
+    m->is_final = header.is_final && header.name == NULL;
+    if (header.name == NULL || m->options.is_without_calls) {
+        add(m, &m->raw, m->pending, m->n_pending);
+        m->n_pending = 0;
+        emit_raw(m, MESSAGE_MARKUP);
+        m->state = header.is_reasoning && header.name == NULL ? IN_REASONING : IN_CONTENT;
+        return;
+    }
+    toolcall_begin(&m->call, m->frames->message);
+    const bool is_good = toolcall_set_name(&m->call, header.name, header.name_bytes);
+    m->is_out_of_memory = m->is_out_of_memory || m->call.is_out_of_memory;
+    add(m, &m->raw, m->pending, m->n_pending);
+    m->n_pending = 0;
+    m->raw_lead = m->raw_marked = 0;
+    m->raw_header = m->raw.n;
+    m->is_begun = false;
+    m->state = IN_CALL;
+    if (!is_good) {
+        emit_raw(m, MESSAGE_MARKUP);
+        m->state = IN_CONTENT;
+    }
+}
+
+static void take_frame_marker(struct message *m, const struct marker *marker)
+{
+    if (marker->kind == MARKER_MESSAGE) {
+        end_header(m);
+        return;
+    }
+    if (m->state == IN_HEADER)
+        emit_raw(m, MESSAGE_MARKUP);
+    else
+        emit_newlines(m, text_kind(m));
+    begin_header(m);
+    if (marker->kind == MARKER_FRAME_END)
+        emit(m, MESSAGE_MARKUP, m->pending, m->n_pending);
+    else
+        add(m, &m->raw, m->pending, m->n_pending);
+    m->is_header_marked = m->is_marked;
+    m->n_pending = 0;
+}
+
+/* Delivers a header that the answer ends in. */
+static void drop_header(struct message *m)
+{
+    bool is_sure = false;
+    (void)may_be_header(m, text_buffer_text(&m->raw), m->raw.n, &is_sure);
+    emit_raw(m, is_sure ? MESSAGE_MARKUP : content_kind(m));
+}
+
+/* Returns the kind of marker that ends the reasoning that `begin` begins. */
+static unsigned end_of(const char *begin)
+{
+    unsigned end = MARKER_END;
+    for (const struct reasoning *r = reasoning_list; strcmp(r->begin, begin) != 0; r++)
+        end <<= 1;
+    return end;
+}
+
 static void take_marker(struct message *m, const struct marker *marker)
 {
-    if (marker->kind == MARKER_CALL) {
+    if ((marker->kind & MARKER_ANY_CALL) != 0) {
         begin_call(m, marker->text);
+        return;
+    }
+    if (m->frames != NULL) {
+        take_frame_marker(m, marker);
         return;
     }
     drop_marker(m);
@@ -196,7 +364,7 @@ static void take_marker(struct message *m, const struct marker *marker)
     m->is_stripping = true;
     m->state = marker->kind == MARKER_BEGIN ? IN_REASONING : IN_CONTENT;
     if (m->state == IN_REASONING)
-        m->ends = marker[1].kind; /* its end marker is the next entry */
+        m->ends = end_of(marker->text);
 }
 
 static void push_text(struct message *m, uint8_t byte)
@@ -205,7 +373,7 @@ static void push_text(struct message *m, uint8_t byte)
     const struct marker *whole;
     if (m->n_pending > 0 || m->is_first[byte]) {
         m->pending[m->n_pending++] = c;
-        if (marker_begins(m->markers, markers_here(m), m->pending, m->n_pending, &whole)) {
+        if (marker_begins(list_here(m), markers_here(m), m->pending, m->n_pending, &whole)) {
             if (whole != NULL)
                 take_marker(m, whole);
             return;
@@ -213,7 +381,7 @@ static void push_text(struct message *m, uint8_t byte)
         m->n_pending--;
         take_pending(m);
     }
-    if (m->is_first[byte] && marker_begins(m->markers, markers_here(m), &c, 1, &whole))
+    if (m->is_first[byte] && marker_begins(list_here(m), markers_here(m), &c, 1, &whole))
         m->pending[m->n_pending++] = c;
     else
         take_text(m, &c, 1);
@@ -234,10 +402,35 @@ void message_call_id(uint64_t seed, unsigned call, char id[MESSAGE_ID_BYTES])
     id[MESSAGE_ID_BYTES - 1] = '\0';
 }
 
+/* Returns true if the model has given an earlier call of the answer this id. */
+static bool has_id(const struct message *m, const char *id)
+{
+    const char *ids = text_buffer_text(&m->ids), *end = ids + m->ids.n;
+    for (; ids != end; ids += strlen(ids) + 1)
+        if (strcmp(ids, id) == 0)
+            return true;
+    return false;
+}
+
+/* Takes the id that the model wrote, or makes one. */
+static void choose_id(struct message *m)
+{
+    const struct text_buffer *own = &m->call.id;
+    message_call_id(m->options.id_seed, m->n_calls++, m->id);
+    if (own->n == 0 || own->n >= sizeof m->id || m->options.is_call)
+        return;
+    char id[MESSAGE_CALL_ID_BYTES] = {0};
+    memcpy(id, own->data, own->n);
+    if (has_id(m, id))
+        return;
+    memcpy(m->id, id, sizeof id);
+    add(m, &m->ids, id, own->n + 1);
+}
+
 static void give_call_begin(struct message *m)
 {
     flush(m, true);
-    message_call_id(m->options.id_seed, m->n_calls++, m->id);
+    choose_id(m);
     m->is_begun = true;
     give(m, MESSAGE_CALL_BEGIN, "", 0);
 }
@@ -260,8 +453,8 @@ static void end_call(struct message *m)
     flush(m, true);
     give(m, MESSAGE_CALL_END, text_buffer_text(&m->raw), m->raw.n);
     m->raw.n = 0;
-    m->state = IN_CONTENT;
-    m->is_after_call = true;
+    m->state = m->frames != NULL ? IN_HEADER : IN_CONTENT;
+    m->is_after_call = m->frames == NULL;
     m->is_after_bare = m->call.opener->stray != NULL;
 }
 
@@ -272,9 +465,11 @@ static void break_call(struct message *m, bool is_end)
     const char *raw = text_buffer_text(&m->raw);
     size_t n = m->raw.n, n_marker = 0;
     m->state = IN_CONTENT;
-    for (size_t k = 1; !is_end && k < MARKER_BYTES && k < n - m->raw_lead; k++) {
+    const size_t begin = m->raw_marked > m->raw_header ? m->raw_marked : m->raw_header;
+    const size_t n_max = begin > m->raw_lead ? n - begin + 1 : n - m->raw_lead;
+    for (size_t k = 1; !is_end && k < MARKER_BYTES && k < n_max; k++) {
         const struct marker *whole;
-        if (marker_begins(m->markers, markers_here(m), raw + n - k, k, &whole) && whole == NULL)
+        if (marker_begins(list_here(m), markers_here(m), raw + n - k, k, &whole) && whole == NULL)
             n_marker = k;
     }
     if (m->options.is_call && !m->is_begun && m->call.is_ready)
@@ -284,7 +479,8 @@ static void break_call(struct message *m, bool is_end)
         flush(m, true);
         give(m, MESSAGE_CALL_BROKEN, raw, n - n_marker);
     } else {
-        take_text(m, raw, n - n_marker);
+        emit(m, MESSAGE_MARKUP, raw, m->raw_header);
+        take_text(m, raw + m->raw_header, n - n_marker - m->raw_header);
     }
     memcpy(m->pending, raw + n - n_marker, n_marker);
     m->n_pending = n_marker;
@@ -341,20 +537,36 @@ static void add_marker(struct message *m, const char *text, unsigned kind)
             return;
     assert(m->n_markers < MARKERS_MAX && strlen(text) < MARKER_BYTES);
     m->markers[m->n_markers++] = (struct marker){text, kind};
+    if (!is_special(m, text))
+        m->plain[m->n_plain++] = (struct marker){text, kind};
     m->is_first[(uint8_t)text[0]] = true;
+}
+
+static void add_frame_markers(struct message *m)
+{
+    add_marker(m, m->frames->message, MARKER_MESSAGE);
+    for (const char *const *text = m->frames->begins; *text != NULL; text++)
+        add_marker(m, *text, MARKER_FRAME_BEGIN);
+    for (const char *const *text = m->frames->ends; *text != NULL; text++)
+        add_marker(m, *text, MARKER_FRAME_END);
 }
 
 static void add_markers(struct message *m)
 {
     unsigned end = MARKER_END;
+    if (m->frames != NULL) {
+        add_frame_markers(m);
+        return;
+    }
     for (const struct reasoning *r = reasoning_list; r->begin != NULL; r++, end <<= 1) {
         add_marker(m, r->begin, MARKER_BEGIN);
         add_marker(m, r->end, end);
     }
-    for (const struct dialect *const *d = m->options.dialects; *d != NULL; d++)
+    for (const struct dialect *const *d = m->options.dialects;
+         *d != NULL && !m->options.is_without_calls; d++)
         for (const struct dialect_opener *o = (*d)->openers; o->text != NULL; o++) {
             if (!o->is_inner)
-                add_marker(m, o->text, MARKER_CALL);
+                add_marker(m, o->text, o->ends_reasoning ? MARKER_EARLY_CALL : MARKER_CALL);
             if (o->stray != NULL)
                 add_marker(m, o->stray, MARKER_STRAY);
         }
@@ -375,8 +587,11 @@ int message_open(const struct message_options *options, message_fn *fn, void *ct
         m->options.call_bytes = MESSAGE_CALL_BYTES;
     m->fn = fn;
     m->ctx = ctx;
-    m->state = options->is_thinking ? IN_REASONING : IN_CONTENT;
-    m->is_stripping = options->is_thinking;
+    m->frames = dialect_frames_of(m->options.dialects);
+    for (const struct dialect *const *d = m->options.dialects; *d != NULL; d++)
+        m->may_begin_closed = m->may_begin_closed || (*d)->may_begin_closed;
+    m->state = m->frames != NULL ? IN_HEADER : options->is_thinking ? IN_REASONING : IN_CONTENT;
+    m->is_stripping = options->is_thinking && m->frames == NULL;
     m->is_at_start = !options->is_thinking;
     m->ends = MARKER_ANY_END;
     add_markers(m);
@@ -392,6 +607,7 @@ void message_close(struct message *m)
     toolcall_clear(&m->call);
     text_buffer_clear(&m->out);
     text_buffer_clear(&m->raw);
+    text_buffer_clear(&m->ids);
     mem_free(m);
 }
 
@@ -401,13 +617,40 @@ static int check_memory(const struct message *m, struct fm_error *err)
                                : 0;
 }
 
-int message_push(struct message *m, const char *text, size_t bytes, struct fm_error *err)
+/* Takes text of one kind. A marker lies in text of one kind. */
+static int push(struct message *m, const char *text, size_t bytes, bool is_marked,
+                struct fm_error *err)
 {
+    if (m->is_marked != is_marked && !m->is_out_of_memory) {
+        take_pending(m);
+        m->is_marked = is_marked;
+        m->raw_marked = m->state == IN_CALL ? m->raw.n : 0;
+    }
     for (size_t i = 0; i < bytes && !m->is_out_of_memory; i++)
         push_byte(m, (uint8_t)text[i]);
     if (!m->is_out_of_memory)
         flush(m, false);
     return check_memory(m, err);
+}
+
+int message_push(struct message *m, const char *text, size_t bytes, struct fm_error *err)
+{
+    return push(m, text, bytes, false, err);
+}
+
+int message_push_marked(struct message *m, const char *text, size_t bytes, struct fm_error *err)
+{
+    return push(m, text, bytes, true, err);
+}
+
+enum message_place message_place(const struct message *m)
+{
+    if (m->frames == NULL)
+        return MESSAGE_ANYWHERE;
+    return m->state == IN_REASONING                ? MESSAGE_IN_REASONING
+           : m->state == IN_HEADER                 ? MESSAGE_IN_HEADER
+           : m->state == IN_CONTENT && m->is_final ? MESSAGE_IN_ANSWER
+                                                   : MESSAGE_BETWEEN;
 }
 
 static int finish(struct message *m, bool is_cut, struct fm_error *err)
@@ -421,8 +664,10 @@ static int finish(struct message *m, bool is_cut, struct fm_error *err)
     else if (m->state == IN_CALL)
         break_call(m, true);
     take_pending(m);
-    const bool is_text = m->state == IN_CONTENT && !m->is_after_call;
-    emit_newlines(m, is_text ? content_kind(m) : MESSAGE_MARKUP);
+    if (m->state == IN_HEADER)
+        drop_header(m);
+    const bool is_text = m->frames != NULL || (m->state == IN_CONTENT && !m->is_after_call);
+    emit_newlines(m, is_text ? text_kind(m) : MESSAGE_MARKUP);
     if (m->is_out_of_memory)
         return check_memory(m, err);
     flush(m, true);

@@ -23,6 +23,13 @@
  * toolcall.h, JSON_SCAN_DEPTH and call_bytes break a call. With is_call, content becomes markup,
  * and a call whose name is known is begun however it ends.
  *
+ * If a dialect has frames (chat/dialect.h), the answer is a sequence of messages instead. Headers
+ * and markers are markup; text keeps its newlines. Text where a header should be is content. Of a
+ * call that breaks before it begins, the body is content.
+ *
+ * The text of special tokens is pushed with message_push_marked. Where the vocabulary has a special
+ * token for a marker, the same characters in ordinary text are ordinary text.
+ *
  * Nothing is lost: the texts of MESSAGE_REASONING, MESSAGE_CONTENT, MESSAGE_MARKUP,
  * MESSAGE_CALL_END and MESSAGE_CALL_BROKEN together are the answer, byte for byte and in order.
  *
@@ -44,6 +51,7 @@ extern "C" {
 
 #define MESSAGE_CALL_BYTES (4u << 20) /* enough for a file written by one call */
 #define MESSAGE_ID_BYTES 30           /* "call_", 24 letters and digits, NUL */
+#define MESSAGE_CALL_ID_BYTES 64      /* maximum, with its NUL: a model may write ids itself */
 
 enum message_kind {
     MESSAGE_REASONING,
@@ -70,9 +78,13 @@ struct dialect;
 
 struct message_options {
     bool is_thinking;    /* the prompt has started the reasoning */
-    /* How calls are written (chat/dialect.h); NULL-terminated, borrowed. With NULL, calls are
-     * content. */
+    /* How calls are written (chat/dialect.h); NULL-terminated, borrowed. With NULL or with
+     * is_without_calls, calls are content. */
     const struct dialect *const *dialects;
+    bool is_without_calls;
+    /* Returns true if the vocabulary has a special token with this text. NULL: it has none. */
+    bool (*is_special)(const void *ctx, const char *text);
+    const void *special_ctx;
     bool hold_calls;     /* begin a call only when it is complete */
     bool is_call;        /* the answer must be a call: none of it is content */
     const json_t *tools; /* the array of a request (chat/tool_schema.h), for parameter types; may be
@@ -87,6 +99,17 @@ int message_open(const struct message_options *options, message_fn *fn, void *ct
                  struct message **out, struct fm_error *err);
 void message_close(struct message *m); /* accepts NULL */
 int message_push(struct message *m, const char *text, size_t bytes, struct fm_error *err);
+/* The same for the text of special tokens, and for text that is known to be the template's. */
+int message_push_marked(struct message *m, const char *text, size_t bytes, struct fm_error *err);
+/* Returns what the text pushed so far ends in. */
+enum message_place {
+    MESSAGE_ANYWHERE, /* the answer has no frames: only the events tell */
+    MESSAGE_IN_REASONING,
+    MESSAGE_IN_ANSWER,
+    MESSAGE_IN_HEADER,
+    MESSAGE_BETWEEN, /* in a call, or in text before a call */
+};
+enum message_place message_place(const struct message *m);
 /* Ends the answer; call it once. */
 int message_finish(struct message *m, struct fm_error *err);
 /* Ends an answer that was cut off: a call that has begun ends with MESSAGE_CALL_BROKEN, also with

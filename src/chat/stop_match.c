@@ -127,4 +127,6 @@ void stop_match_finish(struct stop_match *s, const char **shown, size_t *shown_b
     *shown = s->text.n > 0 ? (const char *)s->text.data + s->n_given : "";
     *shown_bytes = s->text.n - s->n_given;
     s->n_given = s->text.n;
+    for (size_t i = 0; i < s->n_strings; i++)
+        s->strings[i].n_matched = 0;
 }

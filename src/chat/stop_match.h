@@ -28,7 +28,8 @@ void stop_match_close(struct stop_match *s); /* accepts NULL */
  * ignored. */
 int stop_match_push(struct stop_match *s, const char *text, size_t bytes, const char **shown,
                     size_t *shown_bytes, int *found, struct fm_error *err);
-/* Returns the text that was held back, at the end of the answer. */
+/* Returns the text that was held back, at the end of the answer or before text that no string may
+ * span. */
 void stop_match_finish(struct stop_match *s, const char **shown, size_t *shown_bytes);
 
 #ifdef __cplusplus

@@ -1,6 +1,7 @@
 #include "chat/toolcall.h"
 
 #include "chat/dialect.h"
+#include "text/unicode.h"
 
 enum { FIELD_OTHER, FIELD_NAME, FIELD_ARGUMENTS };
 enum { TO_NOTHING, TO_KEY, TO_NAME, TO_ARGUMENTS };
@@ -13,6 +14,7 @@ void toolcall_init(struct toolcall *tc, const struct dialect *const *dialects, c
 void toolcall_clear(struct toolcall *tc)
 {
     text_buffer_clear(&tc->name);
+    text_buffer_clear(&tc->id);
     text_buffer_clear(&tc->args);
     text_buffer_clear(&tc->keys);
     text_buffer_clear(&tc->value);
@@ -34,10 +36,20 @@ static bool choose(struct toolcall *tc, char first)
     return false;
 }
 
+/* Returns true if the first byte decides between dialects. */
+static bool has_first_byte(const struct toolcall *tc)
+{
+    for (const struct dialect *const *d = tc->dialects; *d != NULL; d++)
+        for (const struct dialect_opener *o = (*d)->openers; o->text != NULL; o++)
+            if (o->first != '\0' && strcmp(o->text, tc->opening) == 0)
+                return true;
+    return false;
+}
+
 void toolcall_begin(struct toolcall *tc, const char *opening)
 {
     tc->is_ready = tc->is_complete = false;
-    tc->name.n = tc->args.n = tc->keys.n = tc->value.n = 0;
+    tc->name.n = tc->id.n = tc->args.n = tc->keys.n = tc->value.n = 0;
     tc->opening = opening;
     tc->dialect = NULL;
     tc->opener = NULL;
@@ -49,14 +61,25 @@ void toolcall_begin(struct toolcall *tc, const char *opening)
     json_scan_init(&tc->scan);
     tc->n_keys = 0;
     tc->utf8 = (struct utf8_scan){0};
-    (void)choose(tc, '\0');
+    if (!has_first_byte(tc))
+        (void)choose(tc, '\0');
+}
+
+bool toolcall_set_name(struct toolcall *tc, const char *name, size_t bytes)
+{
+    bool ok = bytes > 0 && bytes <= TOOLCALL_NAME_BYTES &&
+              utf8_count_bad((const uint8_t *)name, bytes) == 0;
+    for (size_t i = 0; ok && i < bytes; i++)
+        ok = (uint8_t)name[i] >= 0x20;
+    tc->name.n = 0;
+    return ok && toolcall_add(tc, &tc->name, name, bytes) && toolcall_add_byte(tc, &tc->name, '\0');
 }
 
 enum toolcall_status toolcall_push(struct toolcall *tc, uint8_t byte)
 {
     if (tc->dialect == NULL && toolcall_is_space(byte))
         return TOOLCALL_MORE;
-    if (tc->dialect == NULL && (byte == '\0' || !choose(tc, (char)byte)))
+    if (tc->dialect == NULL && (byte == '\0' || !choose(tc, (char)byte)) && !choose(tc, '\0'))
         return TOOLCALL_BROKEN;
     return tc->dialect->push(tc, byte);
 }

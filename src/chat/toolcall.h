@@ -20,7 +20,7 @@ extern "C" {
 
 #define TOOLCALL_NAME_BYTES 256 /* maximum for a function or a parameter */
 #define TOOLCALL_PARAMETERS 256
-#define TOOLCALL_TAIL_BYTES 96 /* including up to 64 bytes of white space at the end of a value */
+#define TOOLCALL_TAIL_BYTES 128 /* with white space and a tag at the end of a value */
 
 struct dialect;
 struct dialect_opener;
@@ -43,6 +43,7 @@ struct toolcall {
     const struct dialect_opener *opener; /* NULL until the dialect is known */
     const char *next;
     struct text_buffer name; /* once is_ready, ends with a NUL that is counted */
+    struct text_buffer id;   /* that the model wrote, without a NUL; empty: none */
     struct text_buffer args; /* JSON; the caller consumes it and sets n to 0 */
 
     const char *opening;
@@ -72,6 +73,9 @@ void toolcall_init(struct toolcall *tc, const struct dialect *const *dialects,
 void toolcall_clear(struct toolcall *tc); /* accepts a zeroed one */
 /* Starts a call after the opener with this text, which must outlive the call. */
 void toolcall_begin(struct toolcall *tc, const char *opening);
+/* Sets the name of a call that began before its arguments. Returns false for a name that is too
+ * long or is not text, or if memory runs out. */
+bool toolcall_set_name(struct toolcall *tc, const char *name, size_t bytes);
 enum toolcall_status toolcall_push(struct toolcall *tc, uint8_t byte);
 
 /* ---- for dialects ------------------------------------------------------------------------ */

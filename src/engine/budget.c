@@ -16,7 +16,8 @@
 /* Per session and word of the vocabulary: the logits, and a sampler's candidates. */
 #define VOCABULARY_BYTES (sizeof(float) + 2 * sizeof(int32_t))
 /* Tokens of a prompt that are computed together. A larger chunk reads each expert fewer times per
- * prompt. When all experts are resident, a larger chunk gains nothing, so RESIDENT_ROWS is used. */
+ * prompt. When all experts are resident, a larger chunk gains a processor nothing, so RESIDENT_ROWS
+ * is used. */
 #define DEFAULT_ROWS 2048
 #define RESIDENT_ROWS 512
 #define MIN_ROWS 16
@@ -28,9 +29,14 @@
 #define RESERVE_SHARE 10
 #define RESERVE_SHARE_GIVEN 40
 
-static void choose_total(struct budget *b, const struct fm_model_options *options, bool is_elastic)
+static void choose_total(struct budget *b, const struct fm_model_options *options,
+                         const struct budget_terms *terms)
 {
     struct plat_pressure seen;
+    if (b->place == BUDGET_DEVICE) {
+        b->total = b->max = terms->device_bytes;
+        return;
+    }
     const uint64_t own = plat_memory_pressure(&seen) ? seen.own : plat_resident_bytes();
     const uint64_t free_bytes = plat_memory_available();
     const bool is_given = options->memory_bytes > 0;
@@ -38,7 +44,7 @@ static void choose_total(struct budget *b, const struct fm_model_options *option
     b->total = is_given ? options->memory_bytes : own + free_bytes - b->reserve;
     /* Memory of other processes may be free later. */
     const uint64_t machine = plat_memory_total() / RESERVE_SHARE * (RESERVE_SHARE - 1);
-    b->max = !is_given && is_elastic && machine > b->total ? machine : b->total;
+    b->max = !is_given && terms->is_elastic && machine > b->total ? machine : b->total;
 }
 
 int budget_check_limit(uint64_t asked, uint64_t limit, const char *file, uint64_t left,
@@ -64,10 +70,26 @@ int fm_machine_check_memory(uint64_t bytes, struct fm_error *err)
                               plat_resident_bytes(), err);
 }
 
+static int does_not_fit_device(const struct budget *b, uint64_t need, struct fm_error *err)
+{
+    char t[6][32];
+    return err_set(err, FM_ERR_BUDGET,
+                   "the model needs at least %s of the GPU's memory and the budget is %s: %s dense "
+                   "weights + %s state of %u session(s) + %s keys and values of %u positions in "
+                   "each + %s scratch for %u tokens at a time; raise the GPU's budget "
+                   "(--gpu-memory), lower the context (--context) or use the processor alone "
+                   "(--gpu off)",
+                   bytes_text(need, t[0]), bytes_text(b->total, t[1]), bytes_text(b->dense, t[2]),
+                   bytes_text(b->sessions, t[3]), b->n_sessions, bytes_text(b->kv, t[4]),
+                   b->blocks.n_positions, bytes_text(b->scratch, t[5]), b->max_rows);
+}
+
 int budget_does_not_fit(const struct budget *b, const struct model *model, uint64_t need,
                         struct fm_error *err)
 {
     char t[8][32], caller[96] = "";
+    if (b->place == BUDGET_DEVICE)
+        return does_not_fit_device(b, need, err);
     if (b->caller > 0)
         (void)snprintf(caller, sizeof caller, " + %s for requests (--request-memory)",
                        bytes_text(b->caller, t[0]));
@@ -116,7 +138,8 @@ static bool may_hold_all(const struct budget *b, const struct model *model)
 static uint32_t choose_rows(const struct budget *b, const struct model *model,
                             const struct kv_format *kv_format, uint32_t asked)
 {
-    uint32_t rows = may_hold_all(b, model) ? RESIDENT_ROWS : DEFAULT_ROWS;
+    const bool gains_nothing = b->place == BUDGET_HOST && may_hold_all(b, model);
+    uint32_t rows = gains_nothing ? RESIDENT_ROWS : DEFAULT_ROWS;
     rows = asked > 0 ? asked : rows;
     rows = rows < b->n_context ? rows : b->n_context;
     while (asked == 0 && rows > MIN_ROWS &&
@@ -133,9 +156,14 @@ static int size_sessions(struct budget *b, const struct model *model,
     sequence_sizes(model, kv_format, &sizes);
     sequence_blocks(model, kv_format, b->n_context, &b->blocks);
     /* The first stage counts what a session has only once. */
-    const uint64_t once = model->first_layer > 0 ? 0
-                                                 : model->shape.vocabulary * VOCABULARY_BYTES +
-                                                       (uint64_t)b->n_context * sizeof(int32_t);
+    const bool has_none = model->first_layer > 0 || b->place == BUDGET_DEVICE;
+    const uint64_t once = has_none ? 0
+                                   : model->shape.vocabulary * VOCABULARY_BYTES +
+                                         (uint64_t)b->n_context * sizeof(int32_t);
+    if (b->place == BUDGET_BESIDE) { /* the rest lies in the GPU's memory */
+        sizes.recurrent_bytes = 0;
+        b->blocks.bytes = 0;
+    }
     bool fits = mem_mul(sizes.recurrent_bytes, 1 + (uint64_t)b->n_marks, &one) &&
                 mem_add(one, once, &one) &&
                 mem_mul(one, b->n_sessions, &b->sessions) &&
@@ -364,22 +392,36 @@ static int fit_context(struct budget *b, const struct model *model,
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-int budget_plan(struct budget *b, const struct model *model, const struct kv_format *kv_format,
-                uint64_t reader_bytes, const struct fm_model_options *options, bool is_elastic,
-                struct fm_error *err)
+/* Returns the fewest experts that must have a slot. A GPU needs one: the host's memory beside it
+ * has those of a token. That needs none while all experts are on the GPU; its slots are for those
+ * that keys and values drive out. */
+static uint32_t fewest_experts(const struct model *model, const struct budget_terms *terms)
 {
-    *b = (struct budget){0};
-    choose_total(b, options, is_elastic);
-    b->program = (model->first_layer > 0 ? 0 : plat_program_bytes()) + PROGRAM_MARGIN +
-                 reader_bytes;
-    b->caller = model->first_layer > 0 ? 0 : options->caller_bytes;
-    b->dense = model->dense_bytes;
+    const uint32_t n = model->shape.n_experts_per_token * model->n_expert_layers;
+    const uint64_t all = (uint64_t)model->shape.n_experts * model->n_expert_layers;
+    if (terms->place == BUDGET_DEVICE)
+        return n > 0;
+    return terms->place == BUDGET_BESIDE && terms->n_experts_on_device >= all ? 0 : n;
+}
+
+int budget_plan(struct budget *b, const struct model *model, const struct budget_terms *terms,
+                const struct fm_model_options *options, struct fm_error *err)
+{
+    const struct kv_format *kv_format = terms->kv_format;
+    *b = (struct budget){.place = terms->place};
+    choose_total(b, options, terms);
+    if (b->place != BUDGET_DEVICE) {
+        b->program = (model->first_layer > 0 ? 0 : plat_program_bytes()) + PROGRAM_MARGIN +
+                     terms->reader_bytes;
+        b->caller = model->first_layer > 0 ? 0 : options->caller_bytes;
+    }
+    b->dense = b->place == BUDGET_BESIDE ? model->host_copy_bytes : model->dense_bytes;
     int rc = read_options(b, model, options, err);
     if (rc == 0)
         rc = size_sessions(b, model, kv_format, err);
     if (rc != 0)
         return rc;
-    b->n_min = b->n_max = model->shape.n_experts_per_token * model->n_expert_layers;
+    b->n_min = b->n_max = fewest_experts(model, terms);
     b->cache = cache_bytes(model, b->n_min, b->n_max);
     b->max_rows = choose_rows(b, model, kv_format, options->prefill_chunk);
     rc = fit_context(b, model, kv_format, options, err);
@@ -396,5 +438,19 @@ int budget_plan(struct budget *b, const struct model *model, const struct kv_for
         b->max = b->total;
     else
         divide_cache(b, model);
+    if (b->place == BUDGET_BESIDE && b->n_min == 0 && b->n_slots == 0)
+        b->n_max = 0; /* no tier at all */
+    else if (b->place == BUDGET_BESIDE && b->n_min == 0)
+        (void)budget_require(b, model, 1, NULL); /* experts may leave the GPU later */
     return 0;
+}
+
+int budget_require(struct budget *b, const struct model *model, uint32_t n_min,
+                   struct fm_error *err)
+{
+    if (model->n_expert_layers == 0)
+        return 0;
+    b->n_min = n_min < b->n_max ? n_min : b->n_max;
+    b->min = min_total(b, model);
+    return b->min <= b->total ? 0 : budget_does_not_fit(b, model, b->min, err);
 }

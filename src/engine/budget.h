@@ -1,5 +1,6 @@
 /* How the memory budget of a stage is divided: program, dense weights, sequences, scratch, and the
- * rest for slots of experts. Plain numbers; allocates nothing. One thread at a time. */
+ * rest for slots of experts. A stage on a GPU has two budgets: that of the GPU's memory, and that
+ * of the host's memory beside it. Plain numbers; allocates nothing. One thread at a time. */
 #ifndef FLASHMOE_ENGINE_BUDGET_H
 #define FLASHMOE_ENGINE_BUDGET_H
 
@@ -10,8 +11,16 @@
 extern "C" {
 #endif
 
+/* Whose memory a budget divides. */
+enum budget_place {
+    BUDGET_HOST,       /* the host's, where the stage computes */
+    BUDGET_DEVICE,     /* the GPU's, where the stage computes */
+    BUDGET_BESIDE,     /* the host's beside a GPU */
+};
+
 /* All fields in bytes unless named otherwise. */
 struct budget {
+    enum budget_place place;
     uint64_t total;       /* now */
     uint64_t min, max; /* what it may become */
     uint64_t reserve;     /* left to other processes */
@@ -32,11 +41,24 @@ struct budget {
  * what is left of the limit now, `own` what this process has of it. */
 int budget_check_limit(uint64_t asked, uint64_t limit, const char *file, uint64_t left,
                        uint64_t own, struct fm_error *err);
+/* What a budget is made from beside the model. */
+struct budget_terms {
+    enum budget_place place;
+    const struct kv_format *kv_format;
+    uint64_t reader_bytes; /* buffers of reads */
+    bool is_elastic;
+    uint64_t device_bytes;       /* BUDGET_DEVICE: the total */
+    uint32_t n_experts_on_device; /* BUDGET_BESIDE: slots for experts that the GPU has */
+};
+
 /* Divides the budget of a stage, whose layers `model` has, or says with the arithmetic why it
- * cannot. */
-int budget_plan(struct budget *b, const struct model *model, const struct kv_format *kv_format,
-                uint64_t reader_bytes, const struct fm_model_options *options, bool is_elastic,
-                struct fm_error *err);
+ * cannot. The budget beside a GPU takes context and prefill chunk as they are in the GPU's. */
+int budget_plan(struct budget *b, const struct model *model, const struct budget_terms *terms,
+                const struct fm_model_options *options, struct fm_error *err);
+/* Raises the number of experts that must have a slot, up to the maximum. FM_ERR_BUDGET: they do not
+ * fit the total. */
+int budget_require(struct budget *b, const struct model *model, uint32_t n_min,
+                   struct fm_error *err);
 /* Changes the total, within `min` and `max`, and what depends on it. */
 void budget_change(struct budget *b, const struct model *model, uint64_t total);
 /* Makes the present total the maximum. */

@@ -3,6 +3,7 @@
  * any result does. */
 #include <assert.h>
 
+#include "backend/gpu.h"
 #include "engine/engine.h"
 
 /* Between two looks. A look reads about twenty small files. */
@@ -16,9 +17,22 @@ bool elastic_is_on(const struct fm_model_options *options)
     return options->elastic != FM_OFF && plat_memory_pressure(&seen);
 }
 
+/* Left free of the GPU's memory while others may take it: less than what is left at the start. */
+#define DEVICE_RESERVE_BYTES (192ull << 20)
+
+static void start_device(struct engine *e)
+{
+    const struct budget *b = &e->stages[0].device;
+    e->elastic.device = (struct pressure){.min = b->min, .max = b->total, .budget = b->total,
+                                          .reserve = DEVICE_RESERVE_BYTES,
+                                          .ignores_stalls = true};
+}
+
 void elastic_start(struct engine *e)
 {
     struct budget b;
+    if (e->stages[0].has_gpu)
+        start_device(e);
     engine_budget(e, &b);
     e->elastic.pressure = (struct pressure){.min = b.min, .max = b.max, .budget = b.total,
                                             .reserve = b.reserve};
@@ -74,11 +88,12 @@ static uint64_t take_share(uint64_t own, uint64_t *spare, uint64_t *room)
 static void apply_to(struct engine *e, struct stage *stage, uint64_t total)
 {
     const uint32_t n_before = stage->budget.n_slots;
+    const uint32_t tier = stage_host_tier(stage);
     budget_change(&stage->budget, stage->model, total);
     const uint32_t n = stage->budget.n_slots;
-    if (stage->cache == NULL || n == n_before)
+    if (stage->cache == NULL || n == n_before || tier == CACHE_TIERS)
         return;
-    expert_cache_resize(stage->cache, n);
+    (void)expert_cache_resize(stage->cache, tier, n);
     e->elastic.n_shrinks += n < n_before;
     e->elastic.n_grows += n > n_before;
 }
@@ -111,12 +126,67 @@ uint64_t elastic_kv_max(const struct engine *e)
 {
     const struct elastic *el = &e->elastic;
     struct plat_pressure seen;
+    if (e->stages[0].has_gpu)
+        return e->stages[0].device.total;
     return el->is_on && plat_memory_pressure(&seen) ? pressure_raised(&el->pressure, &seen)
                                                     : el->pressure.max;
 }
 
+/* Has the cache follow the budget of the GPU's memory. A larger one may find that others have the
+ * memory meanwhile; then the budget does not grow. */
+static void resize_device(struct engine *e, struct stage *stage, uint32_t n_before)
+{
+    struct budget *b = &stage->device;
+    if (stage->cache == NULL || b->n_slots == n_before)
+        return;
+    const uint32_t n = expert_cache_resize(stage->cache, 0, b->n_slots);
+    const uint64_t missing = (b->n_slots - n) * stage->model->expert_slot_bytes;
+    if (n < b->n_slots)
+        budget_change(b, stage->model, b->total - missing > b->min ? b->total - missing : b->min);
+    b->n_slots = n;
+    e->elastic.device.budget = b->total;
+}
+
+/* Keys and values of a GPU take the place of experts in its memory. */
+static bool change_device_kv(struct engine *e, struct stage *stage, uint64_t kv)
+{
+    struct budget *b = &stage->device;
+    const uint32_t n_before = b->n_slots;
+    if (!budget_change_kv(b, stage->model, kv, b->total))
+        return false;
+    e->elastic.device.min = b->min;
+    resize_device(e, stage, n_before);
+    if (stage->cache != NULL)
+        expert_cache_settle(stage->cache);
+    return true;
+}
+
+/* The same for the GPU's memory as for the host's: others may need some of it. Returns whether
+ * hardly any is left. */
+static bool follow_device(struct engine *e, uint64_t now_ns)
+{
+    struct stage *stage = &e->stages[0];
+    struct budget *b = &stage->device;
+    struct elastic *el = &e->elastic;
+    const uint32_t n_before = b->n_slots;
+    const struct plat_pressure seen = {
+        .available = backend_gpu_free_bytes(stage->be),
+        .own = b->dense + b->sessions + b->kv + b->scratch + b->cache};
+    bool is_urgent;
+    const uint64_t budget = pressure_follow(&el->device, now_ns, &seen, &is_urgent);
+    if (budget == b->total)
+        return false;
+    budget_change(b, stage->model, budget);
+    resize_device(e, stage, n_before);
+    el->n_shrinks += b->n_slots < n_before;
+    el->n_grows += b->n_slots > n_before;
+    return is_urgent;
+}
+
 bool elastic_change_kv(struct engine *e, struct stage *stage, uint64_t kv)
 {
+    if (stage->has_gpu)
+        return change_device_kv(e, stage, kv);
     struct pressure *p = &e->elastic.pressure;
     struct budget *b = &stage->budget;
     const uint32_t n_before = b->n_slots;
@@ -129,7 +199,7 @@ bool elastic_change_kv(struct engine *e, struct stage *stage, uint64_t kv)
     p->min = sum.min;
     p->budget = sum.total;
     if (stage->cache != NULL && b->n_slots != n_before) {
-        expert_cache_resize(stage->cache, b->n_slots);
+        (void)expert_cache_resize(stage->cache, 0, b->n_slots);
         expert_cache_settle(stage->cache);
     }
     return true;
@@ -147,6 +217,8 @@ void elastic_step(struct engine *e)
         const uint64_t budget = pressure_follow(&el->pressure, now_ns, &seen, &is_urgent);
         if (budget != sum_of_totals(e))
             apply(e, budget);
+        if (e->stages[0].has_gpu)
+            is_urgent |= follow_device(e, now_ns);
         el->next_ns = now_ns + LOOK_NS;
     }
     for (uint32_t i = 0; i < e->n_stages; i++)
@@ -179,5 +251,24 @@ int elastic_set(struct engine *e, uint64_t bytes, struct fm_error *err)
     for (uint32_t i = 0; i < e->n_stages; i++)
         if (e->stages[i].cache != NULL)
             expert_cache_settle(e->stages[i].cache);
+    return 0;
+}
+
+int elastic_set_device(struct engine *e, uint64_t bytes, struct fm_error *err)
+{
+    struct stage *stage = &e->stages[0];
+    struct budget *b = &stage->device;
+    struct budget least = *b;
+    assert(stage->has_gpu);
+    budget_shrink(&least, stage->model);
+    least.total = bytes;
+    if (bytes < b->min)
+        return budget_does_not_fit(&least, stage->model, b->min, err);
+    const uint32_t n_before = b->n_slots;
+    budget_change(b, stage->model, bytes < b->max ? bytes : b->max);
+    e->elastic.device.max = e->elastic.device.budget = b->total;
+    resize_device(e, stage, n_before);
+    if (stage->cache != NULL)
+        expert_cache_settle(stage->cache);
     return 0;
 }

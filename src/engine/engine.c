@@ -41,6 +41,8 @@ int engine_choose(struct engine *e, const struct fm_model_options *options, stru
     if (rc == 0)
         rc = streaming_choose(&e->streaming, options, err);
     if (rc == 0)
+        rc = gpu_check(options, err);
+    if (rc == 0)
         e->elastic.is_on = elastic_is_on(options);
     return rc != 0 ? rc : choose_stages(options, err);
 }
@@ -105,13 +107,50 @@ static int plan_stages(struct engine *e, const struct fm_model_options *options,
     for (uint32_t i = 0; rc == 0 && i < e->n_stages; i++) {
         struct stage *stage = &e->stages[i];
         const struct fm_model_options own = options_of(options, i);
-        rc = budget_plan(&stage->budget, stage->model, e->kv_format,
-                         streaming_bytes(&e->streaming, stage->model), &own, e->elastic.is_on,
-                         err);
+        const struct budget_terms terms = {
+            .kv_format = e->kv_format, .is_elastic = e->elastic.is_on,
+            .reader_bytes = streaming_bytes(&e->streaming, stage->model)};
+        rc = budget_plan(&stage->budget, stage->model, &terms, &own, err);
         if (rc != 0 && e->n_stages > 1)
             return err_wrap(err, rc, "stage %u", i);
     }
     return rc;
+}
+
+int engine_plan_gpu(const struct model *model, const struct budget_terms *host, uint64_t bytes,
+                    const struct fm_model_options *options, struct budget *device,
+                    struct budget *beside, struct fm_error *err)
+{
+    struct budget_terms terms = *host;
+    struct fm_model_options own = *options;
+    terms.place = BUDGET_DEVICE;
+    terms.device_bytes = bytes;
+    int rc = budget_plan(device, model, &terms, options, err);
+    if (rc != 0)
+        return rc;
+    terms.place = BUDGET_BESIDE;
+    terms.n_experts_on_device = device->n_slots;
+    own.n_context = device->n_context;
+    own.prefill_chunk = device->max_rows;
+    rc = budget_plan(beside, model, &terms, &own, err);
+    if (rc == 0 && beside->n_max == 0) /* then the GPU must keep those of a token */
+        rc = budget_require(device, model,
+                            model->shape.n_experts_per_token * model->n_expert_layers, err);
+    return rc;
+}
+
+/* Divides the GPU's memory and the host's beside it. A GPU that was not asked for is left alone if
+ * its memory is too small. */
+static int plan_gpu(struct engine *e, const struct fm_model_options *options, struct fm_error *err)
+{
+    struct stage *stage = &e->stages[0];
+    const struct budget_terms terms = {
+        .kv_format = e->kv_format, .is_elastic = e->elastic.is_on,
+        .reader_bytes = streaming_bytes(&e->streaming, stage->model)};
+    const int rc = engine_plan_gpu(stage->model, &terms, e->gpu.bytes, options, &stage->device,
+                                   &stage->budget, err);
+    stage->has_gpu = rc == 0;
+    return rc != FM_ERR_BUDGET ? rc : gpu_refuse(&e->gpu, rc, err);
 }
 
 /* Divides every stage's memory. A batch and a sequence pass all stages, so the smallest context and
@@ -119,7 +158,12 @@ static int plan_stages(struct engine *e, const struct fm_model_options *options,
 static int plan(struct engine *e, const struct fm_model_options *options, struct fm_error *err)
 {
     struct fm_model_options common = *options;
-    int rc = plan_stages(e, options, err);
+    int rc = 0;
+    if (e->gpu.device != NULL)
+        rc = plan_gpu(e, options, err);
+    if (rc != 0 || e->gpu.device != NULL)
+        return rc;
+    rc = plan_stages(e, options, err);
     if (rc != 0 || e->n_stages == 1)
         return rc;
     common.n_context = UINT32_MAX;
@@ -155,13 +199,16 @@ static int open_stages(struct engine *e, const struct fm_model_options *options,
         .streaming = &e->streaming, .kv_format = e->kv_format, .checks = e->checks,
         .cache_bias = e->cache_bias, .replace_ids = e->replace_ids,
         .replace_ctx = e->replace_ctx, .cpu = options->cpu, .pin_threads = options->pin_threads,
-        .progress = options->progress != NULL ? show_load : NULL, .progress_ctx = &load};
+        .progress = options->progress != NULL ? show_load : NULL, .progress_ctx = &load,
+        .gpu = e->gpu.device};
+    e->gpu.device = NULL; /* the stage's from here on */
     int rc = 0;
     for (uint32_t i = 0; i < e->n_stages; i++)
         load.all += model_dense_read_bytes(e->stages[i].model);
     for (uint32_t i = 0; rc == 0 && i < e->n_stages; i++) {
         const uint64_t bytes = model_dense_read_bytes(e->stages[i].model);
         rc = stage_open(&e->stages[i], &stage_options, err);
+        e->gpu.has_failed |= e->stages[i].gpu_has_failed;
         load.before += bytes;
     }
     e->streaming.heat_path = NULL; /* borrowed until here */
@@ -179,6 +226,9 @@ int engine_open(struct engine *e, const char *path, const struct fm_model_option
     if (rc != 0)
         return rc;
     io_choose(&e->streaming, e->model, true);
+    rc = gpu_choose(options, &e->gpu, err);
+    if (rc != 0)
+        return rc;
     plat_memory_trim(); /* the JSON trees are gone: do not count them as the program's */
     streaming_fit(&e->streaming, e->model);
     rc = plan(e, options, err);
@@ -202,6 +252,7 @@ void engine_close(struct engine *e)
             e->model = NULL; /* the stage closes it */
         stage_close(&e->stages[i]);
     }
+    gpu_drop(&e->gpu);
     mem_free(e->stages);
     model_close(e->model);
     pass_close(&e->pass);
@@ -239,17 +290,19 @@ static int does_not_fit(const struct engine *e, const struct sequence *s, uint32
     return err_set(err, FM_ERR_BUDGET,
                    "keys and values of %u positions take %s, which is %s more than the session has "
                    "and than a budget of %s can give, with the fewest experts in memory; raise the "
-                   "memory budget (--memory), free memory or use fewer positions (--context)",
+                   "memory budget (--memory%s), free memory or use fewer positions (--context)",
                    n_positions, bytes_text(wants, t[0]), bytes_text(wants - has, t[1]),
-                   bytes_text(elastic_kv_max(e), t[2]));
+                   bytes_text(elastic_kv_max(e), t[2]),
+                   e->stages[0].has_gpu ? ", or --gpu-memory with a GPU" : "");
 }
 
 /* Counts `wants` bytes of the sequence's keys and values in a stage instead of `has`. */
 static bool count_kv(struct engine *e, uint32_t stage, uint64_t has, uint64_t wants)
 {
     struct stage *s = &e->stages[stage];
-    assert(s->budget.kv >= has);
-    return elastic_change_kv(e, s, s->budget.kv - has + wants);
+    const struct budget *b = stage_state_budget(s);
+    assert(b->kv >= has);
+    return elastic_change_kv(e, s, b->kv - has + wants);
 }
 
 /* Shrinks the caches before the memory is taken, and grows them after it is given back. */
@@ -310,6 +363,10 @@ bool engine_cache_stats(const struct engine *e, struct expert_cache_stats *sum)
         sum->n_slots += s.n_slots;
         sum->n_hits += s.n_hits;
         sum->n_misses += s.n_misses;
+        sum->n_hits_below += s.n_hits_below;
+        sum->n_moved_up += s.n_moved_up;
+        sum->n_moved_down += s.n_moved_down;
+        sum->n_sent += s.n_sent;
         sum->n_late += s.n_late;
         sum->n_guesses += s.n_guesses;
         sum->n_guesses_used += s.n_guesses_used;

@@ -4,6 +4,7 @@
 #ifndef FLASHMOE_ENGINE_ENGINE_H
 #define FLASHMOE_ENGINE_ENGINE_H
 
+#include "engine/gpu.h"
 #include "engine/pressure.h"
 #include "engine/stage.h"
 
@@ -15,6 +16,7 @@ extern "C" {
 struct elastic {
     bool is_on;
     struct pressure pressure; /* of all stages together */
+    struct pressure device;   /* of the GPU's memory, where there is one */
     uint64_t next_ns;         /* when it is looked at again */
     uint64_t n_shrinks, n_grows;
 };
@@ -24,6 +26,7 @@ struct engine {
     const struct kv_format *kv_format;
     struct streaming streaming;
     struct elastic elastic;
+    struct gpu_choice gpu; /* until the stage takes it */
     bool checks; /* verifies what is read */
     float cache_bias;
     replace_ids_fn *replace_ids; /* NULL: the model's routers choose */
@@ -44,6 +47,11 @@ int engine_open_model(struct engine *e, const char *path, const struct fm_model_
 int engine_open(struct engine *e, const char *path, const struct fm_model_options *options,
                 struct fm_error *err);
 void engine_close(struct engine *e); /* accepts a zeroed one */
+
+/* Divides the GPU's memory and the host's beside it, from what the host's budget is made of. */
+int engine_plan_gpu(const struct model *model, const struct budget_terms *host, uint64_t bytes,
+                    const struct fm_model_options *options, struct budget *device,
+                    struct budget *beside, struct fm_error *err);
 
 /* Takes a batch through all stages and advances its sequences, but for those that are given up.
  * These have to go back: sequence_rewind. */
@@ -89,6 +97,8 @@ uint64_t elastic_kv_max(const struct engine *e);
 void elastic_step(struct engine *e);
 /* Another budget, which becomes no larger by itself. FM_ERR_BUDGET: too small for what is open. */
 int elastic_set(struct engine *e, uint64_t bytes, struct fm_error *err);
+/* The same for the memory of the GPU that it has. */
+int elastic_set_device(struct engine *e, uint64_t bytes, struct fm_error *err);
 
 #ifdef __cplusplus
 }

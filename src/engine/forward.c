@@ -7,6 +7,7 @@
 #include "backend/not_finite.h"
 #include "base/carve.h"
 #include "base/fmath.h"
+#include "base/link.h"
 #include "base/mem.h"
 #include "base/plat.h"
 #include "engine/forward_internal.h"
@@ -46,7 +47,9 @@ static void carve_rows(struct carver *c, struct forward *f, const struct model *
     const uint64_t head_rows = model_has_head(model) ? HEAD_ROWS : 0;
     f->head_in = carve(c, 2 * head_rows * hidden, sizeof(float));
     f->logits = carve(c, head_rows * model->shape.vocabulary, sizeof(float));
-    f->not_finite = carve(c, n_not_finite(model, options), sizeof(uint32_t));
+    const uint64_t n = n_not_finite(model, options);
+    f->not_finite = carve(c, n + forward_max_ids(model), sizeof(uint32_t));
+    f->routed.ids = f->not_finite != NULL ? f->not_finite + n : NULL;
 }
 
 /* Lays out what the host needs for the order of work. */
@@ -65,16 +68,28 @@ static void carve_host(struct carver *c, struct forward *f, const struct model *
     f->groups.chosen = carve(c, n_experts, sizeof(struct expert_use));
     f->groups.pairs = carve(c, rows * k, sizeof(uint32_t));
     f->groups.rows = carve(c, rows * k, sizeof(uint32_t));
-    f->not_finite_seen = carve(c, n_not_finite(model, options), sizeof(uint32_t));
+    const uint64_t n = n_not_finite(model, options);
+    f->not_finite_seen = carve(c, n + forward_max_ids(model), sizeof(uint32_t));
+    f->routed.ids_seen = f->not_finite_seen != NULL ? f->not_finite_seen + n : NULL;
+    f->routed.generations = carve(c, model->n_expert_layers, sizeof(uint64_t));
+    f->routed.is_pending = carve(c, model->n_expert_layers, sizeof(bool));
 }
 
-uint64_t forward_bytes(const struct model *model, const struct forward_options *options)
+uint64_t forward_row_bytes(const struct model *model, const struct forward_options *options)
 {
     struct forward scratch = {0};
-    struct carver rows = {0}, host = {0};
+    struct carver rows = {0};
     carve_rows(&rows, &scratch, model, options);
+    return rows.bytes + (options->has_far ? far_row_bytes(model) : 0);
+}
+
+uint64_t forward_host_bytes(const struct model *model, const struct forward_options *options)
+{
+    struct forward scratch = {0};
+    struct carver host = {0};
     carve_host(&host, &scratch, model, options);
-    return rows.bytes + host.bytes + sizeof(struct forward);
+    return mem_round_up(host.bytes, MEM_PAGE) + sizeof(struct forward) +
+           (options->has_far ? far_host_bytes(model) : 0);
 }
 
 static int make_blocks(struct forward *f, struct fm_error *err)
@@ -83,9 +98,14 @@ static int make_blocks(struct forward *f, struct fm_error *err)
     carve_rows(&rows, f, f->model, &f->options);
     carve_host(&host, f, f->model, &f->options);
     f->block = memory_make(f->be->memory, rows.bytes, "scratch memory", err);
-    f->host_block = mem_new_aligned(MEM_CACHE_LINE, host.bytes, "scratch memory", err);
+    f->host_block = mem_new_aligned(MEM_PAGE, mem_round_up(host.bytes, MEM_PAGE), "scratch memory",
+                                    err);
     if (f->block == NULL || f->host_block == NULL)
         return FM_ERR_NOMEM;
+    if (f->be->memory->link != NULL)
+        f->is_host_pinned = f->be->memory->link->pin(f->be->memory, f->host_block,
+                                                     mem_round_up(host.bytes, MEM_PAGE));
+    f->host_bytes = mem_round_up(host.bytes, MEM_PAGE);
     rows = (struct carver){.at = f->block};
     host = (struct carver){.at = f->host_block};
     carve_rows(&rows, f, f->model, &f->options);
@@ -113,6 +133,14 @@ void forward_backend_options(const struct model *model, const struct forward_opt
     backend->n_context = options->n_context;
 }
 
+uint64_t forward_piece_bytes(const struct model *model)
+{
+    const struct model_shape *s = &model->shape;
+    const uint64_t floats = s->vocabulary > s->hidden ? s->vocabulary : s->hidden;
+    const uint64_t bases = s->n_experts * sizeof(uint64_t);
+    return floats * sizeof(float) > bases ? floats * sizeof(float) : bases;
+}
+
 int forward_open(const struct model *model, struct backend *be, struct expert_cache *cache,
                  const struct forward_options *options, struct forward **out,
                  struct fm_error *err)
@@ -123,7 +151,9 @@ int forward_open(const struct model *model, struct backend *be, struct expert_ca
         return FM_ERR_NOMEM;
     *f = (struct forward){.arch = arch_of(model), .model = model, .be = be, .cache = cache,
                           .options = *options};
-    if (make_blocks(f, err) != 0) {
+    if (make_blocks(f, err) != 0 || (options->has_far && far_open(f, err) != 0) ||
+        forward_open_routed(f, err) != 0 ||
+        memory_reserve(be->memory, 1, forward_piece_bytes(model), err) != 0) {
         forward_close(f);
         return FM_ERR_NOMEM;
     }
@@ -148,7 +178,12 @@ void forward_close(struct forward *forward)
 {
     if (forward == NULL)
         return;
+    far_close(forward);
+    forward_close_routed(forward);
     memory_free(forward->be->memory, forward->block);
+    if (forward->is_host_pinned)
+        forward->be->memory->link->unpin(forward->be->memory, forward->host_block,
+                                         forward->host_bytes);
     mem_free(forward->host_block);
     mem_free(forward);
 }
@@ -210,23 +245,21 @@ static void fail_row(const struct forward *f, uint32_t segment, uint32_t row, in
     pass->batch->hooks.fault(pass->batch->hooks.ctx, segment, &fault);
 }
 
-/* Gives up the segments whose rows were not finite after one of the checks [first, end): 0 is the
- * embedding's, the others are the layers'. Later layers would only show the consequences of the
- * first one. A damaged expert is blamed before its layer is. */
+/* Gives up the segments whose rows were not finite after one of the checks [first, end), which the
+ * host has fetched: 0 is the embedding's, the others are the layers'. Later layers would only show
+ * the consequences of the first one. A damaged expert is blamed before its layer is. */
 static void blame_layers(struct forward *f, uint32_t first, uint32_t end)
 {
     struct pass *pass = f->pass;
     const uint32_t width = f->options.max_segments;
-    memory_fetch(f->be->memory, f->not_finite_seen, f->not_finite + first * width,
-                 (end - first) * width * sizeof(uint32_t));
     for (uint32_t s = 0; s < pass->n_segments; s++) {
         const uint32_t *seen = f->not_finite_seen + pass->in_batch[s];
         uint32_t i = first;
-        while (i < end && seen[(i - first) * width] == 0)
+        while (i < end && seen[i * width] == 0)
             i++;
         if (i == end)
             continue;
-        const uint32_t code = seen[(i - first) * width];
+        const uint32_t code = seen[i * width];
         const int layer = i == 0 ? FROM_EMBEDDING : (int)(f->model->first_layer + i - 1);
         forward_verify_experts(f);
         if (!pass_is_given_up(pass, s))
@@ -242,13 +275,16 @@ static void check_rows(struct forward *f, int layer)
     struct pass *pass = f->pass;
     const size_t hidden = f->model->shape.hidden;
     const uint32_t i = layer == FROM_EMBEDDING ? 0 : (uint32_t)layer - f->model->first_layer + 1;
+    const size_t width = f->options.max_segments, at = i * width;
     for (uint32_t s = 0; s < pass->n_segments; s++)
         f->be->ops->find_not_finite(f->be, f->step.x + pass->segments[s].first_row * hidden,
                                     pass->segments[s].n_rows, hidden,
-                                    f->not_finite + (size_t)i * f->options.max_segments +
-                                        pass->in_batch[s]);
-    if (f->be->memory->is_host)
-        blame_layers(f, i, i + 1);
+                                    f->not_finite + at + pass->in_batch[s]);
+    if (!f->be->memory->is_host)
+        return;
+    memory_fetch(f->be->memory, f->not_finite_seen + at, f->not_finite + at,
+                 width * sizeof *f->not_finite);
+    blame_layers(f, i, i + 1);
 }
 
 /* Gives up every segment if the backend is lost: nothing that it gives means anything then. */
@@ -266,12 +302,23 @@ static bool blame_backend(struct forward *f)
     return true;
 }
 
+/* Fetches all checks and, with the same wait, which experts were chosen (forward_routed.c). Before
+ * it waits, the cache has time for what the pass before has used. */
+static void fetch_seen(struct forward *f)
+{
+    if (f->cache != NULL)
+        expert_cache_catch_up(f->cache);
+    const uint64_t n = n_not_finite(f->model, &f->options) + forward_pending_ids(f);
+    memory_fetch(f->be->memory, f->not_finite_seen, f->not_finite, n * sizeof *f->not_finite);
+    f->routed.is_seen = true;
+}
+
 /* Looks at all checks, before anybody gets logits, or rows for the next stage. */
 static void blame_late(struct forward *f)
 {
     if (f->be->memory->is_host)
         return;
-    memory_finish(f->be->memory);
+    fetch_seen(f);
     if (!blame_backend(f))
         blame_layers(f, 0, f->model->end_layer - f->model->first_layer + 1);
 }
@@ -291,6 +338,7 @@ static void drop_given_up(struct forward *f)
     if (!pass_any_given_up(f->pass))
         return;
     forward_verify_experts(f); /* rows are about to change their places */
+    forward_count_routed(f);
     const bool has_left = pass_drop_given_up(f->pass, f->be->memory, f->step.x,
                                              f->model->shape.hidden * sizeof(float));
     follow_pass(f);
@@ -336,14 +384,13 @@ static void show_hidden(const struct forward *f, uint32_t layer)
     for (uint32_t s = 0; s < pass->n_segments; s++) {
         const struct backend_segment *segment = &pass->segments[s];
         float *x = f->step.x + segment->first_row * hidden;
-        const uint64_t bytes = segment->n_rows * hidden * sizeof *x;
-        if (!pass_segment(pass, s)->wants_hidden)
-            continue;
-        const float *rows = memory_open(f->be->memory, x, bytes, MEMORY_LOOK);
-        for (uint32_t i = 0; i < segment->n_rows; i++)
-            pass->batch->hooks.hidden(pass->batch->hooks.ctx, pass->in_batch[s], i, layer,
-                                      rows + i * hidden);
-        memory_close(f->be->memory, x, bytes);
+        for (uint32_t i = 0; pass_segment(pass, s)->wants_hidden && i < segment->n_rows; i++) {
+            float *row = x + i * hidden;
+            pass->batch->hooks.hidden(
+                pass->batch->hooks.ctx, pass->in_batch[s], i, layer,
+                memory_open(f->be->memory, row, hidden * sizeof *row, MEMORY_LOOK));
+            memory_close(f->be->memory, row, hidden * sizeof *row);
+        }
     }
 }
 
@@ -518,6 +565,7 @@ void forward_run(struct forward *f, struct pass *pass)
     f->pass = pass;
     f->is_timed = pass->batch->hooks.times != NULL;
     take_rows(f);
+    forward_begin_routed(f);
     if (f->step.n_rows == 1 && f->cache != NULL)
         run_token(f);
     else
@@ -525,6 +573,7 @@ void forward_run(struct forward *f, struct pass *pass)
     drop_given_up(f);
     if (pass->n_segments > 0)
         give_rows(f);
+    forward_count_routed(f);
 }
 
 bool forward_recall(const struct forward *f, uint32_t expert_layer, struct lookahead_layer *layer)

@@ -31,13 +31,23 @@ struct forward_options {
     float cache_bias; /* above 0: approximate routing, of tokens that are decoded (prefer.h) */
     replace_ids_fn *replace_ids; /* NULL: the routers choose */
     void *replace_ctx;
+    /* Some experts are not in the backend's memory but in the host's, where host_be computes them
+     * unless they are sent (forward_far.c). */
+    bool has_far;
+    struct backend *host_be;
 };
 
-/* Returns the memory that a forward will take. */
-uint64_t forward_bytes(const struct model *model, const struct forward_options *options);
+/* Return the memory that a forward will take: in the backend's memory, and in the host's. */
+uint64_t forward_row_bytes(const struct model *model, const struct forward_options *options);
+uint64_t forward_host_bytes(const struct model *model, const struct forward_options *options);
+/* Returns the bytes of the largest piece of the backend's memory that the host looks at. */
+uint64_t forward_piece_bytes(const struct model *model);
 /* Fills in what the backend must be prepared for: everything but threads and level. */
 void forward_backend_options(const struct model *model, const struct forward_options *options,
                              struct backend_options *backend);
+
+/* The same for host_be. */
+void forward_far_options(const struct model *model, struct backend_options *backend);
 
 /* `cache` may be NULL for a model without routed experts. */
 int forward_open(const struct model *model, struct backend *be, struct expert_cache *cache,
@@ -47,6 +57,13 @@ void forward_close(struct forward *forward); /* accepts NULL */
 
 /* Tells how well experts of a layer were predicted so far; false when there is no such layer. */
 bool forward_recall(const struct forward *f, uint32_t expert_layer, struct lookahead_layer *layer);
+
+/* What became of experts that are not where the backend computes. */
+struct far_stats {
+    uint64_t n_computed;
+    uint64_t send_ns, compute_ns; /* of an expert, lately; compute_ns of one row */
+};
+void forward_far_stats(const struct forward *f, struct far_stats *stats);
 
 /* Takes the rows of the pass through the layers. Segments that are given up leave the pass. */
 void forward_run(struct forward *forward, struct pass *pass);

@@ -72,33 +72,72 @@ static uint32_t n_remembered(const struct batch_segment *s)
     return s->n_tokens < TOKENS_REMEMBERED ? s->n_tokens : TOKENS_REMEMBERED;
 }
 
-/* Fills in how the chosen experts are used. Returns how many tokens the layer's clock advances. */
-static uint32_t count_uses(struct forward *f)
+uint32_t forward_n_tokens(const struct forward *f)
 {
-    struct pass *pass = f->pass;
-    const struct expert_groups *g = &f->groups;
     uint32_t max = 0;
-    for (uint32_t s = 0; s < pass->n_segments; s++) {
-        const uint32_t n = n_remembered(pass_segment(pass, s));
+    for (uint32_t s = 0; s < f->pass->n_segments; s++) {
+        const uint32_t n = n_remembered(pass_segment(f->pass, s));
         max = n > max ? n : max;
     }
+    return max;
+}
+
+/* Adds a row of segment s to how an expert is used. */
+static void add_use(const struct forward *f, uint32_t s, uint32_t row, struct expert_use *use)
+{
+    const struct backend_segment *segment = &f->pass->segments[s];
+    const uint32_t after = segment->first_row + segment->n_rows - 1 - row;
+    if (after >= n_remembered(pass_segment(f->pass, s)))
+        return;
+    use->n_uses++;
+    use->idle = after < use->idle ? after : use->idle;
+}
+
+/* Fills in how the chosen experts are used. */
+static void count_uses(struct forward *f)
+{
+    const struct pass *pass = f->pass;
+    const struct expert_groups *g = &f->groups;
     for (uint32_t i = 0; i < g->n_chosen; i++) {
         struct expert_use *use = &g->chosen[i];
         uint32_t s = 0;
         use->idle = UINT32_MAX;
         for (uint32_t p = g->start[use->expert]; p < g->start[use->expert + 1]; p++) {
-            const uint32_t row = g->rows[p];
-            while (row >= pass->segments[s].first_row + pass->segments[s].n_rows)
+            while (g->rows[p] >= pass->segments[s].first_row + pass->segments[s].n_rows)
                 s++;
             assert(s < pass->n_segments);
-            const uint32_t after = pass->segments[s].first_row + pass->segments[s].n_rows - 1 - row;
-            if (after >= n_remembered(pass_segment(pass, s)))
-                continue;
-            use->n_uses++;
-            use->idle = after < use->idle ? after : use->idle;
+            add_use(f, s, g->rows[p], use);
         }
     }
-    return max;
+}
+
+/* Returns the use of an expert, which is inserted if it is not there. A row's experts are
+ * ascending, so the search begins at the end. */
+static struct expert_use *use_of(struct expert_use *uses, uint32_t *n, uint32_t expert)
+{
+    uint32_t i = *n;
+    while (i > 0 && uses[i - 1].expert > expert)
+        i--;
+    if (i > 0 && uses[i - 1].expert == expert)
+        return &uses[i - 1];
+    memmove(uses + i + 1, uses + i, (*n - i) * sizeof *uses);
+    uses[i] = (struct expert_use){.expert = expert, .idle = UINT32_MAX};
+    (*n)++;
+    return &uses[i];
+}
+
+uint32_t forward_uses(const struct forward *f, const uint32_t *ids, struct expert_use *uses)
+{
+    const uint32_t k = f->model->shape.n_experts_per_token;
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < f->pass->n_segments; s++) {
+        const struct backend_segment *segment = &f->pass->segments[s];
+        for (uint32_t i = 0; i < segment->n_rows * k; i++) {
+            const uint32_t row = segment->first_row + i / k;
+            add_use(f, s, row, use_of(uses, &n, ids[segment->first_row * k + i]));
+        }
+    }
+    return n;
 }
 
 /* Replaces the experts that the router chose, and keeps its weights in their order. Reads and
@@ -129,39 +168,80 @@ static void show_routes(const struct forward *f, uint32_t layer)
     }
 }
 
-/* Computes experts that are ready on all their rows. Each output has its own place in expert_parts,
- * so the order in which experts arrive does not matter. */
+struct step_expert forward_expert(const struct forward *f, const struct expert_item *item,
+                                  const void *slot)
+{
+    const struct expert_groups *g = &f->groups;
+    assert(item->index < g->n_chosen);
+    const uint32_t expert = g->chosen[item->index].expert, at = g->start[expert];
+    return (struct step_expert){.slot = slot, .expert = expert, .rows = g->rows + at,
+                                .places = g->pairs + at, .n = g->start[expert + 1] - at};
+}
+
+/* Each output has its own place in expert_parts, so the order in which experts arrive does not
+ * matter. */
+void forward_compute(struct forward *f, uint32_t layer, const struct step_expert *experts,
+                     uint32_t n, bool with_shared)
+{
+    const uint64_t max = forward_max_ffn_rows(f->model, f->options.max_rows);
+    uint64_t n_rows = with_shared ? f->step.n_rows : 0;
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (n_rows + experts[i].n > max) {
+            f->arch->experts(&f->step, layer, experts + first, i - first, with_shared);
+            with_shared = false;
+            first = i;
+            n_rows = 0;
+        }
+        n_rows += experts[i].n;
+    }
+    f->arch->experts(&f->step, layer, experts + first, n - first, with_shared);
+}
+
+/* Computes experts that are where the backend computes. */
 static void run_ready(struct forward *f, uint32_t layer, const struct expert_item *items,
                       uint32_t n, bool with_shared)
 {
-    const struct expert_groups *g = &f->groups;
-    const uint64_t max = forward_max_ffn_rows(f->model, f->options.max_rows);
     struct step_expert experts[ARCH_EXPERTS_TOGETHER];
-    uint32_t n_experts = 0;
-    uint64_t n_rows = with_shared ? f->step.n_rows : 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t expert = g->chosen[items[i].index].expert, at = g->start[expert];
-        const uint32_t rows = g->start[expert + 1] - at;
-        if (n_rows + rows > max) {
-            f->arch->experts(&f->step, layer, experts, n_experts, with_shared);
-            with_shared = false;
-            n_experts = 0;
-            n_rows = 0;
-        }
-        assert(n_experts < ARCH_EXPERTS_TOGETHER && items[i].index < g->n_chosen);
-        experts[n_experts++] = (struct step_expert){.slot = items[i].slot, .expert = expert,
-                                                    .rows = g->rows + at,
-                                                    .places = g->pairs + at, .n = rows};
-        n_rows += rows;
-    }
-    f->arch->experts(&f->step, layer, experts, n_experts, with_shared);
+    assert(n <= ARCH_EXPERTS_TOGETHER);
+    for (uint32_t i = 0; i < n; i++)
+        experts[i] = forward_expert(f, &items[i], items[i].slot);
+    forward_compute(f, layer, experts, n, with_shared);
 }
 
-/* Returns how many experts are computed together. With many rows one expert is enough work by
- * itself, and fewer pinned slots leave more slots to read into. */
+/* Computes experts that were handed out together: those where the backend computes and the shared
+ * one first, then those in the host's memory beside it, then those that are on their way. */
+static void run_items(struct forward *f, uint32_t layer, const struct expert_item *items,
+                      uint32_t n, bool with_shared)
+{
+    enum { HERE, FAR, ARRIVING, N_WHERE };
+    struct expert_item sorted[N_WHERE][ARCH_EXPERTS_TOGETHER];
+    uint32_t count[N_WHERE] = {0};
+    struct far_work work;
+    if (!f->options.has_far) {
+        run_ready(f, layer, items, n, with_shared);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const unsigned where = items[i].tier == 1 ? FAR : items[i].is_arriving ? ARRIVING : HERE;
+        sorted[where][count[where]++] = items[i];
+    }
+    far_begin(f, &work, sorted[FAR], count[FAR]);
+    if (count[HERE] > 0 || with_shared)
+        run_ready(f, layer, sorted[HERE], count[HERE], with_shared);
+    far_end(f, layer, &work);
+    if (count[ARRIVING] > 0) {
+        expert_cache_join(f->cache);
+        run_ready(f, layer, sorted[ARRIVING], count[ARRIVING], false);
+    }
+}
+
+/* Returns how many experts are computed together. With many rows one expert is enough work for a
+ * processor by itself, and fewer pinned slots leave more slots to read into. A device has more to
+ * do at once. */
 static uint32_t experts_together(const struct forward *f)
 {
-    return f->step.n_rows <= 8 ? ARCH_EXPERTS_TOGETHER : 4;
+    return f->step.n_rows <= 8 || !f->be->memory->is_host ? ARCH_EXPERTS_TOGETHER : 4;
 }
 
 /* Starts to read what the next layer will probably use, behind the reads that are needed now. */
@@ -209,7 +289,7 @@ static void run_plan(struct forward *f, uint32_t layer)
         f->times.wait_ns += forward_lap(f);
         if (n > 0 || is_first) {
             f->times.read_ns = f->lap_ns - asked_ns; /* the last ones were missing, if any were */
-            run_ready(f, layer, items, n, is_first);
+            run_items(f, layer, items, n, is_first);
             f->times.compute_ns += forward_lap(f);
         }
         if (rc < 0) {
@@ -224,18 +304,23 @@ void forward_run_experts(struct forward *f, uint32_t layer)
 {
     struct step *step = &f->step;
     const uint32_t expert_layer = f->arch->expert_layer(f->model->arch, layer);
+    if (forward_run_routed(f, layer))
+        return;
     if (step->resident != NULL)
         expert_cache_resident(f->cache, expert_layer, f->resident);
     f->arch->route(step, layer);
+    far_ask_for_rows(f);
     memory_fetch(f->be->memory, f->ids, step->ids,
                  (uint64_t)step->n_rows * f->model->shape.n_experts_per_token * sizeof(uint32_t));
+    forward_count_routed(f); /* layers are counted in their order */
     if (f->options.replace_ids != NULL)
         replace_ids(f, expert_layer);
     show_routes(f, layer);
     group_rows(f);
-    const uint32_t n_tokens = count_uses(f);
+    count_uses(f);
     f->planned_layer = layer;
-    expert_cache_begin(f->cache, expert_layer, n_tokens, f->groups.chosen, f->groups.n_chosen);
+    expert_cache_begin(f->cache, expert_layer, forward_n_tokens(f), f->groups.chosen,
+                       f->groups.n_chosen);
     if (f->lookahead.is_on)
         look_ahead(f, layer, expert_layer);
     f->times.route_ns = forward_lap(f);

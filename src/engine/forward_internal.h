@@ -8,6 +8,14 @@
 extern "C" {
 #endif
 
+/* Places for experts that are sent, and how many are sent together: some are computed while the
+ * next ones travel. */
+#define FAR_RING 24
+#define FAR_TOGETHER 8
+/* Rows of a batch that the processor may compute beside a device. With more of them an expert is
+ * worth sending. */
+#define FAR_ROWS 8
+
 /* Which rows each expert works on, found from the router's choice by counting. A pair is
  * row * k + place: the row and which of its experts. */
 struct expert_groups {
@@ -16,6 +24,34 @@ struct expert_groups {
     uint32_t *rows;   /* [max_rows * k] the row of each pair */
     struct expert_use *chosen; /* experts with at least one row, ascending */
     uint32_t n_chosen;
+};
+
+/* Experts in the host's memory beside a device: sent to the device for one use, or computed where
+ * they are, whichever is over earlier. */
+struct far {
+    struct step step;  /* of host_be: rows and results lie in the host's memory */
+    void *host_block;  /* both of them */
+    bool is_pinned;
+    char *ring;        /* [FAR_RING] places for experts that are sent, in the device's memory */
+    uint64_t marks[FAR_RING]; /* behind the operations that use each place */
+    uint32_t next;     /* place */
+    double send_ns, compute_ns; /* of an expert, and of an expert with one row; as measured */
+    uint64_t n_looks, n_computed;
+    bool has_rows; /* of the layer at hand, in the host's memory */
+};
+
+/* Layers computed without asking the host which experts were chosen (forward_routed.c). */
+struct forward_routed {
+    bool is_on;      /* the pass at hand allows it */
+    uint32_t n_rows; /* of the pass when it began */
+    uint64_t *bases; /* [n_expert_layers, n_experts], in the backend's memory; NULL: never */
+    uint64_t *generations; /* [n_expert_layers]: what bases was made from; 0: nothing yet */
+    /* What was chosen: [n_expert_layers, n_rows, k], in the backend's memory and for the host. They
+     * lie behind not_finite and not_finite_seen, so that one wait gives both. */
+    uint32_t *ids, *ids_seen;
+    bool *is_pending; /* [n_expert_layers]: computed, and not counted yet */
+    uint32_t n_pending;
+    bool is_seen; /* ids_seen has the ids of what is pending */
 };
 
 struct forward {
@@ -39,20 +75,91 @@ struct forward {
     /* Rows that are not finite, as not_finite_code: [1 + layers, max_segments], the embedding
      * first; in the backend's memory, and for the host. */
     uint32_t *not_finite, *not_finite_seen;
+    struct forward_routed routed;
     void *block, *host_block; /* in the backend's memory and in the host's */
+    uint64_t host_bytes;
+    bool is_host_pinned; /* what the host fetches into it arrives faster */
     bool is_timed; /* the pass at hand */
     uint64_t lap_ns;
     struct batch_times times; /* of the layer at hand */
     uint32_t planned_layer;   /* whose experts were computed last */
+    struct far far;           /* where options.has_far */
 };
+
+/* An expert that is ready: `at` of the groups' chosen ones. */
+struct step_expert forward_expert(const struct forward *f, const struct expert_item *item,
+                                  const void *slot);
+
+/* Has the backend compute experts on all their rows, and the shared one. */
+void forward_compute(struct forward *f, uint32_t layer, const struct step_expert *experts,
+                     uint32_t n, bool with_shared);
+
+/* ---- forward_far.c ---- */
+
+uint64_t far_row_bytes(const struct model *model);
+uint64_t far_host_bytes(const struct model *model);
+int far_open(struct forward *f, struct fm_error *err);
+void far_close(struct forward *f); /* accepts one that was not opened */
+
+/* Experts that are in the host's memory, on their way through the two functions that follow. */
+struct far_work {
+    const struct expert_item *items;
+    uint32_t n, n_left;    /* those at hand, and all that are left */
+    uint32_t n_sent;       /* of those at hand: the first ones are sent, the others computed */
+    char *places[FAR_TOGETHER]; /* where they are sent to */
+};
+
+/* Queues that the host gets the rows of a layer. It has them when it has waited for the router's
+ * choice. */
+void far_ask_for_rows(struct forward *f);
+/* Starts to send some of the experts, and gives the processor the rows for others. */
+void far_begin(struct forward *f, struct far_work *work, const struct expert_item *items,
+               uint32_t n);
+/* Computes all of them on all their rows: some on the processor while the device computes what was
+ * queued since, the others on the device, whose part is queued. */
+void far_end(struct forward *f, uint32_t layer, struct far_work *work);
+
+/* ---- far_split.c ---- */
+
+/* Returns how many of the items are sent, the first ones; the processor computes the rest. All are
+ * sent if there are more than FAR_ROWS rows. */
+uint32_t far_choose_split(struct forward *f, const struct expert_item *items, uint32_t n);
+/* Begins with times for experts of so many bytes, before any is measured. */
+void far_split_init(struct far *far, uint64_t expert_bytes);
+/* Learn what took so long: sending n experts, and computing them on n rows in all. */
+void far_note_sending(struct far *far, uint32_t n, uint64_t ns);
+void far_note_computing(struct far *far, uint64_t n_rows, uint64_t ns);
+/* Returns whether to measure the next sending, which waits for it. */
+bool far_wants_sending(const struct far *far);
 
 /* The routed experts of a layer: reads, waits and computes. Ends early when every segment is given
  * up. */
 void forward_run_experts(struct forward *f, uint32_t layer);
+/* Fills in how the rows use the experts that `ids` [n_rows, k] name, ascending. Takes little time
+ * if the rows are few. Returns how many experts these are, at most n_rows * k. */
+uint32_t forward_uses(const struct forward *f, const uint32_t *ids, struct expert_use *uses);
+/* Returns how many tokens a layer's clock advances in this pass. */
+uint32_t forward_n_tokens(const struct forward *f);
 /* The experts of the last plan were computed while their checksums were, too. Those that turn out
  * to be damaged are found here: before rows change their places or choose other experts, and before
  * anybody sees what came of them. */
 void forward_verify_experts(struct forward *f);
+
+/* ---- forward_routed.c ---- */
+
+/* Makes and frees the table of addresses, if backend and options allow such layers at all. */
+int forward_open_routed(struct forward *f, struct fm_error *err);
+void forward_close_routed(struct forward *f);
+/* Decides for the pass at hand. */
+void forward_begin_routed(struct forward *f);
+/* Computes the experts of a layer if all of them are resident. Returns false otherwise. */
+bool forward_run_routed(struct forward *f, uint32_t layer);
+/* Counts what such layers have chosen; waits for it unless it was fetched. Called before another
+ * layer's experts are planned, before rows change their places, and at the end. */
+void forward_count_routed(struct forward *f);
+/* Words that the ids of all layers take: at most, and now; 0: nothing is to be fetched. */
+uint64_t forward_max_ids(const struct model *model);
+uint64_t forward_pending_ids(const struct forward *f);
 
 /* The experts of one row; of many rows, what one expert may get and the shared expert beside. */
 uint64_t forward_max_ffn_rows(const struct model *model, uint64_t max_rows);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/gpu.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "cache/heat_file.h"
@@ -12,32 +13,54 @@ uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *
 {
     const bool is_cut = model->end_layer - model->first_layer < model->shape.n_layers;
     const struct forward_options forward = {.max_rows = max_rows, .max_segments = b->n_sessions,
-                                            .n_context = b->n_context, .kv_format = kv_format};
+                                            .n_context = b->n_context, .kv_format = kv_format,
+                                            .has_far = b->place != BUDGET_HOST};
     const struct pass_options pass = {.max_rows = max_rows, .max_segments = b->n_sessions,
                                       .hidden = is_cut ? model->shape.hidden : 0};
     struct backend_options backend = {.n_threads = b->n_threads};
+    const uint64_t host = forward_host_bytes(model, &forward) + pass_bytes(&pass);
+    if (b->place == BUDGET_BESIDE) {
+        struct backend_options gpu = {0};
+        forward_far_options(model, &backend);
+        forward_backend_options(model, &forward, &gpu);
+        return host + backend_scratch_bytes(NULL, &backend) + expert_cache_piece_bytes(model) +
+               forward_piece_bytes(model) + backend_gpu_host_bytes(&gpu);
+    }
     forward_backend_options(model, &forward, &backend);
-    return forward_bytes(model, &forward) + pass_bytes(&pass) +
-           backend_scratch_bytes(NULL, &backend);
+    if (b->place == BUDGET_DEVICE)
+        return forward_row_bytes(model, &forward) + backend_gpu_scratch_bytes(&backend);
+    return host + forward_row_bytes(model, &forward) + backend_scratch_bytes(NULL, &backend);
 }
 
 /* ---- experts --------------------------------------------------------------------------------- */
+
+static int open_tiers(struct stage *stage, enum heat_policy policy, struct fm_error *err)
+{
+    struct cache_tier tiers[CACHE_TIERS];
+    uint32_t n = 0;
+    if (stage->has_gpu)
+        tiers[n++] = (struct cache_tier){stage->be->memory, stage->device.n_max};
+    if (stage_host_tier(stage) < CACHE_TIERS)
+        tiers[n++] = (struct cache_tier){&memory_host, stage->budget.n_max};
+    if (!stage->has_gpu)
+        tiers[0].memory = stage->be->memory;
+    return expert_cache_open(stage->model, stage->store, tiers, n, policy, &stage->cache, err);
+}
 
 /* Opens the cache with room for its maximum: memory costs nothing before an expert is read into it.
  * Where the system counts reserved memory, the cache cannot grow. */
 static int open_cache(struct stage *stage, enum heat_policy policy, struct fm_error *err)
 {
     struct budget *b = &stage->budget;
-    int rc = expert_cache_open(stage->model, stage->store, stage->be->memory, b->n_max, policy,
-                               &stage->cache, err);
+    const uint32_t tier = stage_host_tier(stage);
+    int rc = open_tiers(stage, policy, err);
     if (rc == FM_ERR_NOMEM && b->n_max > b->n_slots) {
         log_info("cache", "%s; the cache cannot grow", err != NULL ? err->text : "out of memory");
         budget_stop_growth(b, stage->model);
-        rc = expert_cache_open(stage->model, stage->store, stage->be->memory, b->n_max, policy,
-                               &stage->cache, err);
+        rc = open_tiers(stage, policy, err);
     }
-    if (rc == 0 && b->n_slots < b->n_max) {
-        expert_cache_resize(stage->cache, b->n_slots);
+    if (rc == 0 && tier < CACHE_TIERS && b->n_slots < b->n_max) {
+        (void)expert_cache_resize(stage->cache, tier, b->n_slots);
         expert_cache_settle(stage->cache);
     }
     return rc;
@@ -74,7 +97,12 @@ static int open_experts(struct stage *stage, const struct stage_options *options
     rc = expert_store_open(stage->model, reader, s->io, options->checks, &stage->store, err);
     if (rc == 0)
         rc = open_cache(stage, s->policy, err);
-    return rc != 0 || s->heat_path == NULL ? rc : load_heat(stage, s->heat_path, err);
+    if (rc == 0 && s->heat_path != NULL)
+        rc = load_heat(stage, s->heat_path, err);
+    /* A biased router chooses by what is resident, so that must not depend on time. */
+    if (rc == 0 && options->cache_bias == 0)
+        expert_cache_read_all(stage->cache);
+    return rc;
 }
 
 static void close_experts(struct stage *stage)
@@ -92,10 +120,41 @@ static void close_experts(struct stage *stage)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
+/* Opens what computes: it makes the stage's memory. */
+static int open_backends(struct stage *stage, const struct forward_options *forward,
+                         const struct stage_options *options, struct fm_error *err)
+{
+    const struct budget *b = &stage->budget;
+    struct backend_options backend = {.n_threads = b->n_threads, .cpu = options->cpu,
+                                      .pin_threads = options->pin_threads};
+    struct backend_options far = backend;
+    forward_backend_options(stage->model, forward, &backend);
+    if (options->gpu == NULL)
+        return backend_open(NULL, &backend, &stage->be, err);
+    int rc = backend_open_gpu(options->gpu, &backend, &stage->be, err);
+    stage->gpu_has_failed = rc != 0;
+    if (rc == 0 && b->n_max > 0) {
+        forward_far_options(stage->model, &far);
+        rc = backend_open(NULL, &far, &stage->host_be, err);
+    }
+    return rc;
+}
+
+/* A GPU that is lost while the model opens is told now, not with the first token. */
+static int check_gpu(struct stage *stage, int rc, struct fm_error *err)
+{
+    const struct backend *be = stage->be;
+    const char *why = be->ops->failure != NULL ? be->ops->failure(stage->be) : NULL;
+    if (why != NULL)
+        rc = err_set(err, FM_ERR_IO, "%s", why);
+    stage->gpu_has_failed = stage->has_gpu && (why != NULL || rc == FM_ERR_NOMEM);
+    return rc;
+}
+
 int stage_open(struct stage *stage, const struct stage_options *options, struct fm_error *err)
 {
     const struct budget *b = &stage->budget;
-    const struct forward_options forward = {.stage = stage->index,
+    struct forward_options forward = {.stage = stage->index,
                                             .max_rows = b->max_rows,
                                             .max_segments = b->n_sessions,
                                             .n_context = b->n_context,
@@ -104,21 +163,19 @@ int stage_open(struct stage *stage, const struct stage_options *options, struct 
                                             .cache_bias = options->cache_bias,
                                             .replace_ids = options->replace_ids,
                                             .replace_ctx = options->replace_ctx};
-    struct backend_options backend = {.n_threads = b->n_threads, .cpu = options->cpu,
-                                      .pin_threads = options->pin_threads};
-    forward_backend_options(stage->model, &forward, &backend);
-    /* The backend comes first: it makes the stage's memory. */
-    int rc = backend_open(NULL, &backend, &stage->be, err);
-    if (rc == 0)
-        model_prepare_for(stage->model, stage->be->preparer);
-    if (rc == 0)
-        rc = model_load_dense(stage->model, stage->be->memory, options->checks, options->progress,
-                              options->progress_ctx, err);
+    int rc = open_backends(stage, &forward, options, err);
+    forward.host_be = stage->host_be;
+    forward.has_far = stage->host_be != NULL;
+    if (rc != 0)
+        return rc;
+    model_prepare_for(stage->model, stage->be->preparer);
+    rc = model_load_dense(stage->model, stage->be->memory, options->checks, options->progress,
+                          options->progress_ctx, err);
     if (rc == 0)
         rc = open_experts(stage, options, err);
     if (rc == 0)
         rc = forward_open(stage->model, stage->be, stage->cache, &forward, &stage->forward, err);
-    return rc;
+    return check_gpu(stage, rc, err);
 }
 
 void stage_close(struct stage *stage)
@@ -126,6 +183,7 @@ void stage_close(struct stage *stage)
     forward_close(stage->forward);
     close_experts(stage);
     model_close(stage->model);
+    backend_close(stage->host_be);
     backend_close(stage->be); /* after all that lies in its memory */
     *stage = (struct stage){0};
 }

@@ -8,8 +8,11 @@
 
 #define NAME_BYTES 512
 #define FP8_BLOCK 128
+#define FP4_BLOCK 32 /* columns with one scale, and */
+#define FP4_BYTES 16 /* bytes of codes */
 
 static const char weight_suffix[] = ".weight";
+static const char blocks_suffix[] = "_blocks";
 
 static const char *path_of(const struct source *s, const struct tensor_info *t)
 {
@@ -48,6 +51,53 @@ static bool has_same_outer(const struct tensor_info *a, const struct tensor_info
         if (a->dims[d] != b->dims[d])
             return false;
     return true;
+}
+
+/* ---- MXFP4 ---------------------------------------------------------------------------------- */
+
+/* Makes one tensor of codes and scales, whose shapes the caller has compared. */
+static void fold_mxfp4(struct tensor_info *t, const struct tensor_info *scales, uint64_t n_cols)
+{
+    t->quant = quant_find("mxfp4-g32");
+    t->dims[t->n_dims - 1] = n_cols;
+    t->n_parts = 2;
+    t->parts[1] = scales->parts[0];
+}
+
+/* [..., rows, blocks, 16] and [..., rows, blocks], as gpt-oss checkpoints have them. */
+static int fold_blocks(struct source *s, struct tensor_info *t, const struct tensor_info *scales,
+                       struct fm_error *err)
+{
+    const unsigned n = t->n_dims;
+    bool fits = n >= 3 && scales->n_dims + 1 == n && t->dims[n - 1] == FP4_BYTES &&
+                strcmp(scales->dtype, "U8") == 0;
+    for (unsigned d = 0; fits && d + 1 < n; d++)
+        fits = t->dims[d] == scales->dims[d];
+    if (!fits)
+        return wrong_shapes(s, t, scales,
+                            "MXFP4 has 16 bytes and one U8 scale per 32 columns", err);
+    t->n_dims = n - 1;
+    t->dtype = "MXFP4";
+    fold_mxfp4(t, scales, t->dims[n - 2] * FP4_BLOCK); /* cannot overflow: half of it is in bytes */
+    return 0;
+}
+
+/* MLX's words of eight codes. Its other modes with U8 scales have as many words per scale. */
+static int fold_words(struct source *s, struct tensor_info *t, const struct tensor_info *scales,
+                      struct fm_error *err)
+{
+    const unsigned last = t->n_dims - 1;
+    if (!has_same_outer(t, scales, 1) || t->n_dims < 2)
+        return wrong_shapes(s, t, scales, "all but the columns must be equal", err);
+    if (t->dims[last] / 4 != scales->dims[last] || t->dims[last] % 4 != 0)
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: tensor '%.160s' has %llu words and %llu scales per row: of MLX's modes "
+                       "this version reads affine and mxfp4",
+                       path_of(s, t), t->name, (unsigned long long)t->dims[last],
+                       (unsigned long long)scales->dims[last]);
+    t->dtype = "U32 + U8 scales";
+    fold_mxfp4(t, scales, scales->dims[last] * FP4_BLOCK);
+    return 0;
 }
 
 /* ---- MLX ------------------------------------------------------------------------------------ */
@@ -119,7 +169,7 @@ static int fold_fp8(struct source *s, struct tensor_info *t, const struct tensor
     return 0;
 }
 
-/* ---- both ----------------------------------------------------------------------------------- */
+/* ---- all of them ---------------------------------------------------------------------------- */
 
 /* Drops a tensor that was folded into another one or is not used. */
 static void drop(const struct source *s, const struct tensor_info *t, bool *is_gone)
@@ -134,12 +184,25 @@ static int fold_one(struct source *s, struct tensor_info *t, bool *is_gone, stru
         const struct tensor_info *biases = find_beside(s, t, weight_suffix, ".biases");
         if (scales == NULL)
             return 0;
+        if (biases == NULL && strcmp(scales->dtype, "U8") == 0) {
+            drop(s, scales, is_gone);
+            return fold_words(s, t, scales, err);
+        }
         int rc = fold_affine(s, t, scales, biases, err);
         if (rc == 0) {
             drop(s, scales, is_gone);
             drop(s, biases, is_gone);
         }
         return rc;
+    }
+    if (strcmp(t->dtype, "U8") == 0 && name_has_suffix(t->name, blocks_suffix)) {
+        const struct tensor_info *scales = find_beside(s, t, blocks_suffix, "_scales");
+        if (scales == NULL)
+            return err_set(err, FM_ERR_FORMAT,
+                           "%s: tensor '%.160s' has no scales: MXFP4 needs a tensor '..._scales'",
+                           path_of(s, t), t->name);
+        drop(s, scales, is_gone);
+        return fold_blocks(s, t, scales, err);
     }
     if (strcmp(t->dtype, "F8_E4M3") == 0) {
         const struct tensor_info *scales = find_beside(s, t, "", "_scale_inv");

@@ -91,6 +91,64 @@ static void test_affine_refused(void **state)
     check_refused(set, 3, FM_ERR_UNSUPPORTED, "'a.biases' has dtype F32");
 }
 
+/* Codes [2 experts, 6 rows, 3 blocks, 16 bytes] and scales, as gpt-oss checkpoints have them. */
+static void make_blocks(struct tensor_info set[2])
+{
+    set[0] = tensor("e.up_blocks", "U8", NULL, 0, 0);
+    set[1] = tensor("e.up_scales", "U8", NULL, 0, 0);
+    set[0].n_dims = 4;
+    set[1].n_dims = 3;
+    memcpy(set[0].dims, (const uint64_t[]){2, 6, 3, 16}, 4 * sizeof(uint64_t));
+    memcpy(set[1].dims, (const uint64_t[]){2, 6, 3}, 3 * sizeof(uint64_t));
+}
+
+static void test_mxfp4_blocks(void **state)
+{
+    (void)state;
+    struct tensor_info set[2];
+    make_blocks(set);
+    struct fixture *f = fixture_of(set, 2);
+    struct fm_error err = {0};
+    assert_int_equal(fold_quantised(&f->source, &(struct source_options){0}, &err), 0);
+    assert_int_equal(f->source.n_tensors, 1);
+    const struct tensor_info *t = source_find(&f->source, "e.up_blocks");
+    assert_string_equal(t->quant->name, "mxfp4-g32");
+    assert_int_equal(t->n_dims, 3);
+    assert_int_equal(t->dims[1], 6);
+    assert_int_equal(t->dims[2], 96);
+    assert_int_equal(t->n_parts, 2);
+    check_refused(set, 1, FM_ERR_FORMAT, "'e.up_blocks' has no scales");
+    set[0].dims[3] = 8;
+    check_refused(set, 2, FM_ERR_FORMAT, "'e.up_blocks' [2, 6, 3, 8] and 'e.up_scales' [2, 6, 3]");
+    make_blocks(set);
+    set[1].dims[2] = 4;
+    check_refused(set, 2, FM_ERR_FORMAT, "16 bytes and one U8 scale per 32 columns");
+    make_blocks(set);
+    set[1].dtype = "BF16";
+    check_refused(set, 2, FM_ERR_FORMAT, "one U8 scale");
+    make_blocks(set);
+    set[1].n_dims = 4;
+    check_refused(set, 2, FM_ERR_FORMAT, "do not belong together");
+}
+
+static void test_mxfp4_words(void **state)
+{
+    (void)state;
+    struct tensor_info set[] = {tensor("a.scales", "U8", NULL, 4, 2),
+                                tensor("a.weight", "U32", NULL, 4, 8)};
+    struct fixture *f = fixture_of(set, 2);
+    struct fm_error err = {0};
+    assert_int_equal(fold_quantised(&f->source, &(struct source_options){0}, &err), 0);
+    const struct tensor_info *t = source_find(&f->source, "a.weight");
+    assert_string_equal(t->quant->name, "mxfp4-g32");
+    assert_int_equal(t->dims[1], 64);
+    assert_int_equal(f->source.n_tensors, 1);
+    set[1] = tensor("a.weight", "U32", NULL, 4, 16); /* MLX's mxfp8 */
+    check_refused(set, 2, FM_ERR_UNSUPPORTED, "has 16 words and 2 scales per row");
+    set[1] = tensor("a.weight", "U32", NULL, 5, 8);
+    check_refused(set, 2, FM_ERR_FORMAT, "'a.weight' [5, 8] and 'a.scales' [4, 2]");
+}
+
 static void test_fp8(void **state)
 {
     (void)state;
@@ -131,6 +189,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_affine),
         cmocka_unit_test(test_affine_refused),
+        cmocka_unit_test(test_mxfp4_blocks),
+        cmocka_unit_test(test_mxfp4_words),
         cmocka_unit_test(test_fp8),
         cmocka_unit_test(test_fp8_refused),
     };

@@ -188,14 +188,26 @@ static double rotary_share(uint64_t n_rotated, uint64_t head_dim)
     return share;
 }
 
-static int set_attention(json_t *config, const struct gguf *g, struct gguf_layout *layout,
-                         struct fm_error *err)
+static int set_norm_and_base(json_t *config, const struct gguf *g, struct fm_error *err)
+{
+    double theta, eps;
+    int rc = gguf_number_or(g, ".rope.freq_base", 1, 1e12, 10000, &theta, err);
+    if (rc == 0)
+        rc = gguf_number_or(g, ".attention.layer_norm_rms_epsilon", 0, 1, 1e-6, &eps, err);
+    if (rc != 0)
+        return rc;
+    gguf_config_set(config, "rms_norm_eps", json_real(eps), &rc, err);
+    gguf_config_set(config, "rope_theta", json_real(theta), &rc, err);
+    return rc;
+}
+
+static int set_heads(json_t *config, const struct gguf *g, struct gguf_layout *layout,
+                     struct fm_error *err)
 {
     const uint64_t n_heads = gguf_config_uint(config, "num_attention_heads", 1);
     const uint64_t n_kv_heads = gguf_config_uint(config, "num_key_value_heads", n_heads);
     const uint64_t by_hidden = gguf_config_uint(config, "hidden_size", 1) / n_heads;
     uint64_t head_dim, value_dim, n_rotated;
-    double theta, eps;
     int rc = gguf_uint_or(g, ".attention.key_length", 1, LIMIT_HEAD_DIM, by_hidden, &head_dim,
                           err);
     if (rc == 0)
@@ -215,18 +227,12 @@ static int set_attention(json_t *config, const struct gguf *g, struct gguf_layou
                      "for this architecture this version needs equal values",
                      g->path, layout->architecture, (unsigned long long)n_rotated,
                      (unsigned long long)head_dim);
-    if (rc == 0)
-        rc = gguf_number_or(g, ".rope.freq_base", 1, 1e12, 10000, &theta, err);
-    if (rc == 0)
-        rc = gguf_number_or(g, ".attention.layer_norm_rms_epsilon", 0, 1, 1e-6, &eps, err);
     if (rc != 0)
         return rc;
     layout->q_rows = n_heads * head_dim * (layout->family->has_attention_gate ? 2 : 1);
     layout->kv_rows = n_kv_heads * head_dim;
     gguf_config_set(config, "num_key_value_heads", json_integer((json_int_t)n_kv_heads), &rc, err);
     gguf_config_set(config, "head_dim", json_integer((json_int_t)head_dim), &rc, err);
-    gguf_config_set(config, "rms_norm_eps", json_real(eps), &rc, err);
-    gguf_config_set(config, "rope_theta", json_real(theta), &rc, err);
     gguf_config_set(config, "partial_rotary_factor",
                     json_real(rotary_share(n_rotated, head_dim)), &rc, err);
     return rc;
@@ -290,12 +296,13 @@ static int read_attention_share(const struct gguf *g, bool is_yarn, double *out,
     return 0;
 }
 
-static int set_yarn(json_t *rope, const struct gguf *g, double factor, double share,
-                    struct fm_error *err)
+static int set_yarn(json_t *rope, const struct gguf *g, const struct gguf_family *family,
+                    double factor, double share, struct fm_error *err)
 {
     char key[GGUF_KEY_BYTES];
     uint64_t original;
     double extrapolation, log_multiplier, fast, slow;
+    const bool has_multiplier = is_own(family, ".rope.scaling.yarn_log_multiplier");
     int rc = gguf_uint_or(g, ".rope.scaling.original_context_length", 1, LIMIT_CONTEXT, 0,
                           &original, err);
     if (rc == 0)
@@ -304,9 +311,10 @@ static int set_yarn(json_t *rope, const struct gguf *g, double factor, double sh
     if (rc == 0 && extrapolation != 1 && extrapolation != -1) /* -1 means not set */
         rc = gguf_refuse(g, key, gguf_look(g, ".rope.scaling.yarn_ext_factor", key), "1", err);
     if (rc == 0)
-        rc = gguf_number_or(g, ".rope.scaling.yarn_log_multiplier", -HUGE_VAL, HUGE_VAL, 0,
-                            &log_multiplier, err);
-    if (rc == 0 && log_multiplier != 0)
+        rc = gguf_number_or(g, ".rope.scaling.yarn_log_multiplier",
+                            has_multiplier ? 0 : -HUGE_VAL,
+                            has_multiplier ? MAX_SCALING / 10 : HUGE_VAL, 0, &log_multiplier, err);
+    if (rc == 0 && log_multiplier != 0 && !has_multiplier)
         rc = gguf_refuse(g, key, gguf_look(g, ".rope.scaling.yarn_log_multiplier", key), "0", err);
     if (rc == 0)
         rc = gguf_number_or(g, ".rope.scaling.yarn_beta_fast", 1 / MAX_SCALING, MAX_SCALING, 32,
@@ -316,6 +324,10 @@ static int set_yarn(json_t *rope, const struct gguf *g, double factor, double sh
                             &slow, err);
     if (rc != 0)
         return rc;
+    if (has_multiplier && log_multiplier != 0) { /* a tenth of two fields that are equal */
+        gguf_config_set(rope, "mscale", json_real(10 * log_multiplier), &rc, err);
+        gguf_config_set(rope, "mscale_all_dim", json_real(10 * log_multiplier), &rc, err);
+    }
     gguf_config_set(rope, "beta_fast", json_real(fast), &rc, err);
     gguf_config_set(rope, "beta_slow", json_real(slow), &rc, err);
     if (original > 0)
@@ -327,7 +339,8 @@ static int set_yarn(json_t *rope, const struct gguf *g, double factor, double sh
     return rc;
 }
 
-static int set_scaling(json_t *config, const struct gguf *g, struct fm_error *err)
+static int set_scaling(json_t *config, const struct gguf *g, const struct gguf_family *family,
+                       struct fm_error *err)
 {
     struct scaling scaling;
     double share;
@@ -343,7 +356,7 @@ static int set_scaling(json_t *config, const struct gguf *g, struct fm_error *er
         return rc;
     gguf_config_set(rope, "rope_type", json_string(scaling.is_yarn ? "yarn" : "linear"), &rc, err);
     gguf_config_set(rope, "factor", json_real(scaling.factor), &rc, err);
-    return rc != 0 || !scaling.is_yarn ? rc : set_yarn(rope, g, scaling.factor, share, err);
+    return rc != 0 || !scaling.is_yarn ? rc : set_yarn(rope, g, family, scaling.factor, share, err);
 }
 
 static int read_layers(const struct gguf *g, struct gguf_layout *layout, struct fm_error *err)
@@ -370,9 +383,11 @@ static int fill(json_t *config, const struct gguf *g, const struct gguf_head *he
     if (rc == 0)
         rc = gguf_config_read(config, g, layout->family->fields, err);
     if (rc == 0)
-        rc = set_attention(config, g, layout, err);
+        rc = set_norm_and_base(config, g, err);
+    if (rc == 0 && !layout->family->has_latent_heads)
+        rc = set_heads(config, g, layout, err);
     if (rc == 0)
-        rc = set_scaling(config, g, err);
+        rc = set_scaling(config, g, layout->family, err);
     if (rc == 0 && layout->family->more != NULL)
         rc = layout->family->more(g, config, layout, err);
     if (rc == 0)

@@ -32,8 +32,9 @@ struct gguf_field {
  * end with an empty entry. */
 struct gguf_pattern {
     const char *const *names; /* NULL-terminated */
-    const char *regex;        /* as tokenizer.json writes it */
-    bool has_nfc;
+    /* As tokenizer.json writes them, NULL-terminated; none: the one of ByteLevel. */
+    const char *const *regexes;
+    bool has_nfc, ignores_merges;
 };
 
 #define GGUF_MAX_NAME_LISTS 6
@@ -50,6 +51,7 @@ struct gguf_family {
     const struct gguf_name *layer_names[GGUF_MAX_NAME_LISTS + 1];
     bool has_attention_gate; /* in one projection with the queries */
     bool has_partial_rotary; /* rope.dimension_count may be smaller than a head */
+    bool has_latent_heads;   /* key_length and value_length are no sizes of heads */
     bool renormalises;       /* norm_topk_prob if the file does not say */
     struct source_conventions conventions;
     /* Control tokens that end an answer in addition to those that a file names; NULL-terminated. */
@@ -77,6 +79,7 @@ struct gguf_layout {
     uint64_t n_blocks;
     bool is_recurrent[LIMIT_LAYERS];
     uint64_t q_rows, kv_rows; /* for a fused projection in an attention layer */
+    bool has_attention_bias, has_head_norms; /* the first block has such tensors */
     struct source_conventions conventions; /* the family's conventions, which `more` may change */
 };
 

@@ -68,6 +68,31 @@ static bool starts_with(const char *name, size_t bytes, const char *prefix)
     return bytes >= strlen(prefix) && memcmp(name, prefix, strlen(prefix)) == 0;
 }
 
+/* Writes the name of a matrix of one expert, which the first files of Mixtral have instead of one
+ * tensor for all experts: "ffn_gate.7.weight". Returns false for other names. */
+static bool make_expert_name(uint64_t layer, const char *rest, size_t bytes,
+                             char name[GGUF_HF_NAME_BYTES])
+{
+    static const char *const matrices[][2] = {
+        {"ffn_gate.", "gate_proj"}, {"ffn_up.", "up_proj"}, {"ffn_down.", "down_proj"}};
+    for (size_t m = 0; m < sizeof matrices / sizeof matrices[0]; m++) {
+        const size_t prefix = strlen(matrices[m][0]);
+        size_t at = prefix;
+        if (!starts_with(rest, bytes, matrices[m][0]))
+            continue;
+        while (at < bytes && at < prefix + 5 && rest[at] >= '0' && rest[at] <= '9')
+            at++;
+        if (at == prefix || (at > prefix + 1 && rest[prefix] == '0') ||
+            !is_name(rest + at, bytes - at, ".weight"))
+            return false;
+        (void)snprintf(name, GGUF_HF_NAME_BYTES, "model.layers.%llu.mlp.experts.%.*s.%s.weight",
+                       (unsigned long long)layer, (int)(at - prefix), rest + prefix,
+                       matrices[m][1]);
+        return true;
+    }
+    return false;
+}
+
 /* Returns the family's entry, or NULL. Unknown names stay unchanged, and the binder refuses them by
  * name. */
 static const struct gguf_name *make_name(const struct gguf_layout *layout,
@@ -88,6 +113,9 @@ static const struct gguf_name *make_name(const struct gguf_layout *layout,
         found = find_layer_name(layout, layer, t->name + rest, t->name_bytes - rest);
     else if (!is_layer)
         found = find_name(layout->family->global_names, t->name, t->name_bytes, false);
+    if (found == NULL && is_layer && layer < layout->n_layers &&
+        make_expert_name(layer, t->name + rest, t->name_bytes - rest, name))
+        return NULL;
     if (found == NULL)
         (void)snprintf(name, GGUF_HF_NAME_BYTES, "%.*s", bytes, t->name);
     else if (is_layer)

@@ -186,6 +186,14 @@ static int check_set(const struct header_set *set, struct fm_error *err)
 
 /* ---- tensors ----------------------------------------------------------------------------- */
 
+static bool has_tensor(const struct header_set *set, const char *name)
+{
+    unsigned f = 0;
+    while (f < set->n && gguf_find_tensor(&set->parts[f], name) == NULL)
+        f++;
+    return f < set->n;
+}
+
 static int find_head(const struct header_set *set, struct gguf_head *head, struct fm_error *err)
 {
     const struct gguf_tensor *embedding = NULL, *output = NULL;
@@ -269,6 +277,8 @@ static int fill_source(struct source *s, const struct header_set *set,
         rc = gguf_find_family(first, names->families, &layout, err);
     if (rc == 0)
         rc = find_head(set, &head, err);
+    layout.has_attention_bias = has_tensor(set, "blk.0.attn_q.bias");
+    layout.has_head_norms = has_tensor(set, "blk.0.attn_q_norm.weight");
     if (rc == 0)
         rc = gguf_read_config(s, first, &head, &layout, err);
     if (rc == 0)

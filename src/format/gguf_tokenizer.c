@@ -1,28 +1,44 @@
-/* Converts tokenizer.ggml.* to the files of a Hugging Face checkpoint. The vocabulary is a
+/* Converts tokenizer.ggml.* to the files of a Hugging Face checkpoint. The vocabulary "gpt2" is a
  * byte-level BPE without prefix and without an unknown token. tokenizer.ggml.pre (struct
- * gguf_pattern) determines what GGUF does not say: the regular expression, and whether NFC is
- * applied. */
+ * gguf_pattern) determines what GGUF does not say: the regular expressions, and whether NFC is
+ * applied. The vocabulary "llama" is SentencePiece's: scores instead of merges. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/word_map.h"
 #include "format/gguf_internal.h"
 
-enum token_type { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_USER_DEFINED = 4, TOKEN_UNUSED = 5 };
+enum token_type {
+    TOKEN_NORMAL = 1,
+    TOKEN_UNKNOWN = 2,
+    TOKEN_CONTROL = 3,
+    TOKEN_USER_DEFINED = 4,
+    TOKEN_UNUSED = 5,
+    TOKEN_BYTE = 6,
+};
 
 #define TOKENS_KEY "tokenizer.ggml.tokens"
 #define TYPES_KEY "tokenizer.ggml.token_type"
 #define MERGES_KEY "tokenizer.ggml.merges"
+#define SCORES_KEY "tokenizer.ggml.scores"
+/* Bounds the time to find the merges of SentencePiece's tokens, which have 16 characters. */
+#define MAX_SPM_BYTES 512u
+#define BYTE_LEVEL \
+    "\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false"
 
 struct token {
     const char *text;
     uint64_t bytes;
     int64_t type;
+    float score; /* SentencePiece only: the highest merges first */
 };
 
 struct vocabulary {
     struct token *tokens;
     uint64_t n;
+    bool is_spm;
 };
 
 /* ---- a growing text ---------------------------------------------------------------------- */
@@ -117,12 +133,14 @@ static const struct gguf_value *find_texts(const struct gguf *g, const char *key
 }
 
 static int check_type(const struct gguf *g, const struct gguf_value *types, uint64_t i,
-                      struct token *token, struct fm_error *err)
+                      bool is_spm, struct token *token, struct fm_error *err)
 {
     if (!gguf_element(types, i, &token->type))
         return err_set(err, FM_ERR_FORMAT,
                        "%s: key '" TYPES_KEY "' is not a list with one number per token",
                        g->path);
+    if (is_spm && (token->type == TOKEN_UNKNOWN || token->type == TOKEN_BYTE))
+        return 0;
     if (token->type != TOKEN_NORMAL && token->type != TOKEN_CONTROL &&
         token->type != TOKEN_USER_DEFINED && token->type != TOKEN_UNUSED)
         return err_set(err, FM_ERR_UNSUPPORTED,
@@ -153,14 +171,39 @@ static int read_vocabulary(const struct gguf *g, struct vocabulary *v, struct fm
             rc = err_set(err, FM_ERR_FORMAT, "%s: key '" TOKENS_KEY "': token %llu is not UTF-8",
                          g->path, (unsigned long long)i);
         else
-            rc = check_type(g, types, i, token, err);
+            rc = check_type(g, types, i, v->is_spm, token, err);
     }
     return rc;
 }
 
+static bool is_special(const struct token *token)
+{
+    return token->type == TOKEN_CONTROL || token->type == TOKEN_UNKNOWN;
+}
+
 static bool is_added(const struct token *token)
 {
-    return token->type == TOKEN_CONTROL || token->type == TOKEN_USER_DEFINED;
+    return is_special(token) || token->type == TOKEN_USER_DEFINED;
+}
+
+/* Reads the score of every token. */
+static int read_scores(const struct gguf *g, struct vocabulary *v, struct fm_error *err)
+{
+    const struct gguf_value *list = gguf_find(g, SCORES_KEY);
+    if (list == NULL || list->type != GGUF_ARRAY || list->element_type != GGUF_F32 ||
+        list->n != v->n)
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: key '" SCORES_KEY "' is not a list with one 32-bit float per token",
+                       g->path);
+    for (uint64_t i = 0; i < v->n; i++) {
+        const uint32_t bits = (uint32_t)gguf_get_le((const uint8_t *)list->data + 4 * i, 4);
+        memcpy(&v->tokens[i].score, &bits, sizeof bits);
+        if (v->tokens[i].score != v->tokens[i].score)
+            return err_set(err, FM_ERR_FORMAT, "%s: key '" SCORES_KEY "': the score of token %llu "
+                           "is not a number",
+                           g->path, (unsigned long long)i);
+    }
+    return 0;
 }
 
 /* ---- tokenizer.json ---------------------------------------------------------------------- */
@@ -177,7 +220,7 @@ static bool has_name(const struct gguf_pattern *pattern, unsigned k)
 static int refuse_pattern(const struct gguf *g, const char *key,
                           const struct gguf_pattern *patterns, struct fm_error *err)
 {
-    char known[256] = "";
+    char known[512] = "";
     unsigned n_left = 0;
     for (const struct gguf_pattern *p = patterns; p->names != NULL; p++)
         for (unsigned k = 0; has_name(p, k); k++)
@@ -230,39 +273,40 @@ static void put_added(struct writer *w, const struct vocabulary *v)
         put_quoted(w, t->text, t->bytes);
         put(w, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
                "\"special\":");
-        put(w, t->type == TOKEN_CONTROL ? "true}" : "false}");
+        put(w, is_special(t) ? "true}" : "false}");
         comma = ",";
     }
     put(w, "],");
 }
 
-static void put_settings(struct writer *w, const struct gguf_pattern *pattern)
+static void put_splits(struct writer *w, const struct gguf_pattern *pattern)
 {
-    static const char byte_level[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-                                     "\"trim_offsets\":false,\"use_regex\":false}";
-    put(w, pattern->has_nfc ? "\"normalizer\":{\"type\":\"NFC\"}," : "\"normalizer\":null,");
-    put(w, "\"pre_tokenizer\":{\"type\":\"Sequence\","
-           "\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":");
-    put_quoted(w, pattern->regex, strlen(pattern->regex));
-    put(w, "},\"behavior\":\"Isolated\",\"invert\":false},");
-    put(w, byte_level);
-    put(w, "]},\"post_processor\":null,\"decoder\":");
-    put(w, byte_level);
-    put(w, ",");
+    put(w, "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[");
+    for (const char *const *regex = pattern->regexes; *regex != NULL; regex++) {
+        put(w, "{\"type\":\"Split\",\"pattern\":{\"Regex\":");
+        put_quoted(w, *regex, strlen(*regex));
+        put(w, "},\"behavior\":\"Isolated\",\"invert\":false},");
+    }
+    put(w, "{" BYTE_LEVEL ",\"use_regex\":false}]},");
 }
 
-static int put_model(struct writer *w, const struct gguf *g, const struct vocabulary *v)
+static void put_settings(struct writer *w, const struct gguf_pattern *pattern)
 {
-    const struct gguf_value *merges = find_texts(g, MERGES_KEY, w->err);
-    if (merges == NULL)
-        return FM_ERR_FORMAT;
-    put(w, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
-           "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,"
-           "\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{");
+    put(w, pattern->has_nfc ? "\"normalizer\":{\"type\":\"NFC\"}," : "\"normalizer\":null,");
+    if (pattern->regexes[0] != NULL)
+        put_splits(w, pattern);
+    else
+        put(w, "\"pre_tokenizer\":{" BYTE_LEVEL ",\"use_regex\":true},");
+    put(w, "\"post_processor\":null,\"decoder\":{" BYTE_LEVEL ",\"use_regex\":false},");
+}
+
+static void put_vocabulary(struct writer *w, const struct vocabulary *v)
+{
     const char *comma = "";
+    put(w, "\"vocab\":{");
     for (uint64_t i = 0; i < v->n; i++) {
         const struct token *t = &v->tokens[i];
-        if (t->type != TOKEN_NORMAL)
+        if (t->type != TOKEN_NORMAL && t->type != TOKEN_BYTE)
             continue;
         put(w, comma);
         put_quoted(w, t->text, t->bytes);
@@ -271,6 +315,19 @@ static int put_model(struct writer *w, const struct gguf *g, const struct vocabu
         comma = ",";
     }
     put(w, "},\"merges\":[");
+}
+
+static int put_model(struct writer *w, const struct gguf *g, const struct vocabulary *v,
+                     bool ignores_merges)
+{
+    const struct gguf_value *merges = find_texts(g, MERGES_KEY, w->err);
+    if (merges == NULL)
+        return FM_ERR_FORMAT;
+    put(w, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
+           "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,"
+           "\"byte_fallback\":false,\"ignore_merges\":");
+    put(w, ignores_merges ? "true," : "false,");
+    put_vocabulary(w, v);
     const uint8_t *at = merges->data;
     for (uint64_t i = 0; i < merges->n; i++) {
         const char *text;
@@ -287,6 +344,160 @@ static int put_model(struct writer *w, const struct gguf *g, const struct vocabu
     return 0;
 }
 
+/* ---- SentencePiece ----------------------------------------------------------------------- */
+
+struct rank {
+    float score;
+    uint32_t id;
+};
+
+/* What is needed to find tokens by text. */
+struct parts {
+    const struct vocabulary *v;
+    struct word_map words;
+    uint8_t *texts;
+    uint32_t *begin; /* [n + 1] */
+    struct rank *order; /* [n_order] normal tokens: the highest score first, then the lowest id */
+    uint64_t n_order;
+};
+
+static void parts_clear(struct parts *p)
+{
+    word_map_clear(&p->words);
+    mem_free(p->texts);
+    mem_free(p->begin);
+    mem_free(p->order);
+}
+
+static int compare_ranks(const void *a, const void *b)
+{
+    const struct rank *x = a, *y = b;
+    if (x->score != y->score)
+        return x->score > y->score ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Indexes the normal tokens. */
+static int parts_init(struct parts *p, const struct gguf *g, struct fm_error *err)
+{
+    const struct vocabulary *v = p->v;
+    uint64_t total = 0;
+    for (uint64_t i = 0; i < v->n; i++)
+        total += v->tokens[i].bytes;
+    p->texts = mem_new(total, 1, "the vocabulary", err);
+    p->begin = mem_new(v->n + 1, sizeof *p->begin, "the vocabulary", err);
+    p->order = mem_new(v->n, sizeof *p->order, "the vocabulary", err);
+    if (p->texts == NULL || p->begin == NULL || p->order == NULL)
+        return FM_ERR_NOMEM;
+    if (total > LIMIT_TOKENIZER_JSON_BYTES)
+        return err_set(err, FM_ERR_FORMAT, "%s: the tokens have %llu bytes, more than %u", g->path,
+                       (unsigned long long)total, LIMIT_TOKENIZER_JSON_BYTES);
+    int rc = word_map_init(&p->words, (uint32_t)v->n, p->texts, p->begin, err);
+    for (uint32_t i = 0; rc == 0 && i < v->n; i++) {
+        const struct token *t = &v->tokens[i];
+        const bool is_normal = t->type == TOKEN_NORMAL;
+        const uint32_t bytes = is_normal ? (uint32_t)t->bytes : 0;
+        memcpy(p->texts + p->begin[i], t->text, bytes);
+        p->begin[i + 1] = p->begin[i] + bytes;
+        if (!is_normal)
+            continue;
+        if (bytes == 0 || bytes > MAX_SPM_BYTES || !word_map_add(&p->words, i))
+            return err_set(err, FM_ERR_FORMAT,
+                           "%s: key '" TOKENS_KEY "': token %u is empty, longer than %u bytes or "
+                           "there twice",
+                           g->path, i, MAX_SPM_BYTES);
+        p->order[p->n_order++] = (struct rank){t->score, i};
+    }
+    return rc;
+}
+
+struct pair {
+    uint32_t left, right;
+};
+
+static int compare_pairs(const void *a, const void *b)
+{
+    const struct pair *x = a, *y = b;
+    if (x->left != y->left)
+        return x->left < y->left ? -1 : 1;
+    return (x->right > y->right) - (x->right < y->right);
+}
+
+/* Writes the merges that make token `id`, in the order that Hugging Face's converter gives them. */
+static void put_pairs(struct writer *w, const struct parts *p, uint32_t id, const char **comma)
+{
+    struct pair pairs[MAX_SPM_BYTES];
+    size_t n = 0;
+    const uint8_t *text = p->texts + p->begin[id];
+    const size_t bytes = p->begin[id + 1] - p->begin[id];
+    for (size_t cut = 1; cut < bytes; cut++) {
+        if ((text[cut] & 0xc0) == 0x80) /* inside a character */
+            continue;
+        const struct pair pair = {word_map_find(&p->words, text, cut),
+                                  word_map_find(&p->words, text + cut, bytes - cut)};
+        if (pair.left != WORD_MAP_NONE && pair.right != WORD_MAP_NONE)
+            pairs[n++] = pair;
+    }
+    qsort(pairs, n, sizeof pairs[0], compare_pairs);
+    for (size_t i = 0; i < n; i++) {
+        const struct token *left = &p->v->tokens[pairs[i].left];
+        const struct token *right = &p->v->tokens[pairs[i].right];
+        put(w, *comma);
+        put(w, "[");
+        put_quoted(w, left->text, left->bytes);
+        put(w, ",");
+        put_quoted(w, right->text, right->bytes);
+        put(w, "]");
+        *comma = ",";
+    }
+}
+
+static int put_spm_model(struct writer *w, const struct gguf *g, const struct vocabulary *v)
+{
+    struct parts p = {.v = v};
+    const int rc = parts_init(&p, g, w->err);
+    if (rc == 0) {
+        put(w, "\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,");
+        put_vocabulary(w, v);
+        qsort(p.order, p.n_order, sizeof *p.order, compare_ranks);
+        const char *comma = "";
+        for (uint64_t i = 0; i < p.n_order && w->rc == 0; i++)
+            put_pairs(w, &p, p.order[i].id, &comma);
+        put(w, "]}}");
+    }
+    parts_clear(&p);
+    return rc;
+}
+
+static int add_spm(struct source *source, const struct gguf *g, struct vocabulary *v,
+                   struct fm_error *err)
+{
+    struct writer w = {.path = g->path, .err = err};
+    bool has_prefix = true;
+    w.rc = gguf_bool_or(g, "tokenizer.ggml.add_space_prefix", true, &has_prefix, err);
+    if (w.rc == 0)
+        w.rc = read_scores(g, v, err);
+    if (w.rc == 0) {
+        put_added(&w, v);
+        put(&w, has_prefix
+                    ? "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":["
+                      "{\"type\":\"Prepend\",\"prepend\":\"\u2581\"},{\"type\":\"Replace\","
+                      "\"pattern\":{\"String\":\" \"},\"content\":\"\u2581\"}]},"
+                      "\"pre_tokenizer\":null,"
+                    : "\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"Metaspace\","
+                      "\"replacement\":\"\u2581\",\"prepend_scheme\":\"never\",\"split\":false},");
+        put(&w, "\"post_processor\":null,\"decoder\":{\"type\":\"Sequence\",\"decoders\":["
+                "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\u2581\"},\"content\":\" \"},"
+                "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}");
+        put(&w, has_prefix ? ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},"
+                           : "]},");
+        const int rc = put_spm_model(&w, g, v);
+        if (w.rc == 0)
+            w.rc = rc;
+    }
+    return finish(&w, source, "tokenizer.json");
+}
+
 static int add_tokenizer(struct source *source, const struct gguf *g, const struct vocabulary *v,
                          const struct gguf_pattern *patterns, struct fm_error *err)
 {
@@ -296,7 +507,7 @@ static int add_tokenizer(struct source *source, const struct gguf *g, const stru
     if (w.rc == 0) {
         put_added(&w, v);
         put_settings(&w, pattern);
-        const int rc = put_model(&w, g, v);
+        const int rc = put_model(&w, g, v, pattern->ignores_merges);
         if (w.rc == 0)
             w.rc = rc;
     }
@@ -412,7 +623,7 @@ static int add_tokenizer_config(struct source *source, const struct gguf *g,
     if (rc == 0)
         rc = find_id(g, v, "tokenizer.ggml.bos_token_id", &bos, err);
     if (rc == 0)
-        rc = gguf_bool_or(g, "tokenizer.ggml.add_bos_token", false, &adds_bos, err);
+        rc = gguf_bool_or(g, "tokenizer.ggml.add_bos_token", v->is_spm, &adds_bos, err);
     if (rc == 0)
         rc = gguf_text_or_null(g, "tokenizer.chat_template", &template, &template_bytes, err);
     w.rc = rc;
@@ -444,12 +655,12 @@ int gguf_add_texts(struct source *source, const struct gguf *g,
     if (rc != 0 || text == NULL || gguf_text_is(text, bytes, "none") ||
         gguf_text_is(text, bytes, "no_vocab"))
         return rc;
-    if (!gguf_text_is(text, bytes, "gpt2"))
-        return gguf_refuse(g, key, gguf_find(g, key), "\"gpt2\"", err);
-    struct vocabulary v = {0};
+    struct vocabulary v = {.is_spm = gguf_text_is(text, bytes, "llama")};
+    if (!v.is_spm && !gguf_text_is(text, bytes, "gpt2"))
+        return gguf_refuse(g, key, gguf_find(g, key), "\"gpt2\" and \"llama\"", err);
     rc = read_vocabulary(g, &v, err);
     if (rc == 0)
-        rc = add_tokenizer(source, g, &v, patterns, err);
+        rc = v.is_spm ? add_spm(source, g, &v, err) : add_tokenizer(source, g, &v, patterns, err);
     if (rc == 0)
         rc = add_generation_config(source, g, &v, stop_tokens, err);
     if (rc == 0)

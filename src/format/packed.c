@@ -406,6 +406,8 @@ static int read_head(struct parser *p)
     if (rc == 0)
         rc = jdoc_bool_or(object, p->label, "tiled_value_heads", false,
                           &c->has_tiled_value_heads, p->err);
+    if (rc == 0)
+        rc = jdoc_bool_or(object, p->label, "paired_rows", false, &c->has_paired_rows, p->err);
     return rc;
 }
 

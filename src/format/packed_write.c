@@ -93,6 +93,8 @@ static json_t *model_json(const struct packed *packed, json_t *config,
     json_t *conventions = json_pack("{s:b, s:b, s:b}", "final_norms", c->has_final_norms,
                                     "final_decay", c->has_final_decay, "tiled_value_heads",
                                     c->has_tiled_value_heads);
+    if (c->has_paired_rows) /* not in packed models of families without it */
+        (void)json_object_set_new(conventions, "paired_rows", json_true());
     return json_pack("{s:s, s:i, s:O, s:O, s:o, s:o, s:o, s:o}", "format", PACKED_FORMAT,
                      "version", version, "provenance", provenance, "config", config,
                      "conventions", conventions, "files", files_json(packed), "dense",

@@ -66,6 +66,13 @@ static int refuse_fp8_blocks(const struct jdoc *config, const char *prefix, cons
                    config->file, prefix, name, shown, INSTEAD);
 }
 
+/* The only architecture whose checkpoints have MXFP4 in tensors of their own. */
+static bool is_gpt_oss(const struct jdoc *config)
+{
+    const char *type = json_string_value(jdoc_find(config->root, "model_type"));
+    return type != NULL && strcmp(type, "gpt_oss") == 0;
+}
+
 static int refuse_one(const struct jdoc *config, const char *prefix, const char *name,
                       const json_t *value, struct fm_error *err)
 {
@@ -79,6 +86,8 @@ static int refuse_one(const struct jdoc *config, const char *prefix, const char 
         return 0;
     if (method != NULL && strcmp(jdoc_show(method, shown, sizeof shown), "\"fp8\"") == 0)
         return refuse_fp8_blocks(config, prefix, name, value, err);
+    if (method != NULL && strcmp(shown, "\"mxfp4\"") == 0 && is_gpt_oss(config))
+        return 0;
     return err_set(err, FM_ERR_UNSUPPORTED,
                    "%s: field '%s%s.quant_method' is %s, which this version does not read: %s",
                    config->file, prefix, name,

@@ -65,6 +65,9 @@ struct source_conventions {
     /* Value head h belongs to key head h % n_key_heads instead of h / (n_value_heads /
      * n_key_heads). */
     bool has_tiled_value_heads;
+    /* Rows of queries and keys that are rotated together are neighbours: row 2i + j of a head is
+     * row j * dim / 2 + i of the model. */
+    bool has_paired_rows;
 };
 
 /* A file that exists only in memory, because GGUF stores the tokenizer in its metadata. */

@@ -78,6 +78,18 @@ int grammar_open(const struct grammar_vocabulary *v, const char *schema, size_t 
     return grammar_open_form(v, &form, out, err);
 }
 
+/* Finds the tags for which the vocabulary has a control token. */
+static void find_tokens(struct grammar *g)
+{
+    const struct token_trie *trie = g->vocabulary->trie;
+    for (uint32_t i = 0; i < g->program->call.n_tags; i++) {
+        struct call_tag *tag = &g->program->call.tags[i];
+        int32_t id;
+        tag->is_token = tokenizer_find(trie->tok, tag->text, &id) &&
+                        tokenizer_is_special(trie->tok, id) && (uint32_t)id < trie->n_ids;
+    }
+}
+
 int grammar_open_form(const struct grammar_vocabulary *v, const struct grammar_form *form,
                       struct grammar **out, struct fm_error *err)
 {
@@ -101,6 +113,7 @@ int grammar_open_form(const struct grammar_vocabulary *v, const struct grammar_f
     }
     g->next = g->now + 1;
     g->machine.program = g->program;
+    find_tokens(g);
     grammar_reset(g);
     *out = g;
     return 0;
@@ -200,8 +213,12 @@ int grammar_accept(struct grammar *g, int32_t id, struct fm_error *err)
 {
     size_t n;
     const char *tag;
-    if (id >= 0 && id == tag_token(g, &tag))
-        return grammar_accept_bytes(g, tag, strlen(tag), err);
+    if (id >= 0 && id == tag_token(g, &tag)) {
+        g->machine.is_tag = true;
+        const int rc = grammar_accept_bytes(g, tag, strlen(tag), err);
+        g->machine.is_tag = false;
+        return rc;
+    }
     const char *piece = tokenizer_piece(g->vocabulary->trie->tok, id, &n);
     if (piece == NULL || n == 0 || tokenizer_is_special(g->vocabulary->trie->tok, id))
         return err_set(err, FM_ERR_ARG, "the schema does not allow token %d here", (int)id);

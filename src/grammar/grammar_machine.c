@@ -487,10 +487,26 @@ static void step_string(struct machine *m, const struct thread *t, uint8_t b, st
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-static bool step_text(const char *text, uint32_t *at, uint8_t b)
+/* Returns the tag at this place of a text around a call, or NULL. */
+static const struct call_tag *tag_at(const struct grammar_program *p, const char *text, uint32_t at)
+{
+    for (uint32_t i = 0; i < p->call.n_tags; i++)
+        if (p->call.tags[i].in == text && p->call.tags[i].at == at)
+            return &p->call.tags[i];
+    return NULL;
+}
+
+/* Returns true where only the token of a tag may come, and ordinary characters do. */
+static bool needs_token(const struct machine *m, const char *text, uint32_t at)
+{
+    const struct call_tag *tag = m->is_tag ? NULL : tag_at(m->program, text, at);
+    return tag != NULL && tag->is_token;
+}
+
+static bool step_text(const struct machine *m, const char *text, uint32_t *at, uint8_t b)
 {
     *at += text[*at] == ' ' && b != ' ';
-    if (b == '\0' || (uint8_t)text[*at] != b)
+    if (b == '\0' || needs_token(m, text, *at) || (uint8_t)text[*at] != b)
         return false;
     ++*at;
     return true;
@@ -513,6 +529,8 @@ static void step_name(const struct machine *m, struct frame f, uint8_t b, struct
     f.v[ANSWER_AT] = at + 1;
     f.v[ANSWER_RANGE] = lo | end << 16;
     if (tool->key_bytes == at + 1) {
+        if (m->program->call.is_bare && needs_token(m, m->program->call.arguments, 0))
+            return;
         f.phase = PHASE_ARGUMENTS;
         f.v[ANSWER_AT] = m->program->call.is_bare; /* its first byte has ended the name */
         f.v[ANSWER_RANGE] = 0;
@@ -531,7 +549,7 @@ static void begin_name(const struct machine *m, struct frame *f)
 static void step_lead(const struct machine *m, struct frame f, uint8_t b, struct threads *out)
 {
     const char *lead = m->program->call.lead;
-    if (!step_text(lead, &f.v[ANSWER_AT], b))
+    if (!step_text(m, lead, &f.v[ANSWER_AT], b))
         return;
     f.phase = PHASE_LEAD;
     if (lead[f.v[ANSWER_AT]] == '\0')
@@ -558,7 +576,7 @@ static void step_arguments(struct machine *m, struct frame f, uint8_t b, struct 
         f.phase = PHASE_TAIL;
         end_call(m->program, &f); /* if nothing has to follow */
         start_value(m, &f, NODE_NONE, 0, value, b, out);
-    } else if (step_text(m->program->call.arguments, &f.v[ANSWER_AT], b)) {
+    } else if (step_text(m, m->program->call.arguments, &f.v[ANSWER_AT], b)) {
         add_thread(out, &f, NODE_NONE);
     }
 }
@@ -580,7 +598,7 @@ static void step_answer(struct machine *m, struct frame f, uint8_t b, struct thr
         step_arguments(m, f, b, out);
         return;
     case PHASE_TAIL:
-        if (!step_text(p->call.tail, &f.v[ANSWER_AT], b))
+        if (!step_text(m, p->call.tail, &f.v[ANSWER_AT], b))
             return;
         end_call(p, &f);
         add_thread(out, &f, NODE_NONE);
@@ -670,15 +688,18 @@ const char *machine_tag(const struct machine *m, const struct threads *threads)
     const struct frame *f = &threads->at[0].top; /* outside of values there is only one thread */
     if (threads->n != 1 || f->kind != FRAME_ANSWER || p->calls == RULE_NONE)
         return NULL;
-    const char *tag = NULL;
-    if (f->phase == PHASE_FIRST ||
-        (f->phase == PHASE_LEAD && f->v[ANSWER_AT] == p->call.open_at))
-        tag = p->call.open;
-    else if (f->phase == PHASE_TAIL && f->v[ANSWER_AT] == p->call.close_at)
-        tag = p->call.close;
+    const struct call_tag *tag = NULL;
+    if (f->phase == PHASE_FIRST)
+        tag = tag_at(p, p->call.lead, p->call.open_at);
+    else if (f->phase == PHASE_LEAD || f->phase == PHASE_CALLED)
+        tag = tag_at(p, p->call.lead, f->v[ANSWER_AT]);
+    else if (f->phase == PHASE_TAIL)
+        tag = tag_at(p, p->call.tail, f->v[ANSWER_AT]);
+    else if (f->phase == PHASE_ARGUMENTS && f->v[ANSWER_AT] > 0)
+        tag = tag_at(p, p->call.arguments, f->v[ANSWER_AT]);
     else if (is_after_name(p, f))
-        tag = p->call.middle;
-    return tag != NULL && tag[0] != '\0' ? tag : NULL;
+        tag = tag_at(p, p->call.arguments, 0);
+    return tag != NULL ? tag->text : NULL;
 }
 
 /* Returns whether the answer may end in this frame. After calls, a separator may come and then the

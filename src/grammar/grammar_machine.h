@@ -88,6 +88,7 @@ struct machine {
     bool has_left;  /* set when a thread continued to NODE_UNKNOWN */
     bool is_unsure; /* set when a thread was dropped because the object that contains it is
                      * unknown */
+    bool is_tag;    /* the bytes are those of a tag's token */
     /* The names that an object has before a key, cached for the next call. */
     uint32_t names_object, names_key, n_names;
     uint32_t names[MACHINE_NAMES]; /* offsets in the text */

@@ -74,6 +74,14 @@ struct rule_value {
     uint32_t height;
 };
 
+/* A tag in one of the texts around a call. Many vocabularies have a token for it. */
+struct call_tag {
+    const char *in; /* the text */
+    uint32_t at;
+    char *text;
+    bool is_token; /* the vocabulary has a control token for it, and its characters are no tag */
+};
+
 struct grammar_program {
     struct arena arena;
     struct rule *rules;
@@ -88,10 +96,11 @@ struct grammar_program {
     /* The texts around a call's name and arguments; each blank may be missing. */
     struct {
         char *lead, *arguments, *tail;
-        uint32_t open_at, body_at;   /* offsets in the lead: after the separator, after the opening
-                                      * tag */
-        uint32_t body_end, close_at; /* offsets in the tail: before the closing, before its tag */
-        char *open, *middle, *close; /* tags; empty if there are none */
+        uint32_t open_at, body_at; /* offsets in the lead: after the separator, after the opening
+                                    * tag */
+        uint32_t body_end;         /* offset in the tail: before the closing */
+        struct call_tag *tags;     /* [n_tags] tags in the texts: <...> or [...] */
+        uint32_t n_tags;
         bool is_bare; /* the key of a tool ends with the first byte of `arguments`, not a quote */
     } call;
     bool is_opened;   /* the prompt ends with the opening of the only call */

@@ -494,6 +494,42 @@ static void test_bare_names(void **state)
     }
 }
 
+/* Where the vocabulary has a control token for a tag, its characters are not the tag. */
+static void test_control_tags(void **state)
+{
+    (void)state;
+    static const struct grammar_tool tools[] = {{"get", NULL, 0, false},
+                                                {"get_it", NULL, 0, false}};
+    static const struct grammar_call call = {
+        .separator = "", .open = "<|im_start|>", .open_end = "to ", .before_name = "",
+        .is_bare = true, .middle = "<|im_end|>", .before_arguments = "json<|im_start|>",
+        .after_arguments = "", .close_begin = "", .close = "<|im_end|>"};
+    const struct grammar_form form = {.tools = tools, .n_tools = 2, .call = &call};
+    struct grammar *g;
+    int32_t start, end;
+    assert_true(tokenizer_find(tok, "<|im_start|>", &start));
+    assert_true(tokenizer_find(tok, "<|im_end|>", &end));
+    assert_int_equal(grammar_open_form(vocabulary, &form, &g, NULL), 0);
+    assert_false(takes(g, "<|im_start|>"));
+    grammar_reset(g);
+    for (unsigned i = 0; i < 2; i++) { /* another call may follow */
+        assert_int_equal(grammar_accept(g, start, NULL), 0);
+        assert_int_equal(grammar_accept_bytes(g, "to get", 6, NULL), 0);
+        assert_int_equal(grammar_accept_bytes(g, "<", 1, NULL), FM_ERR_ARG);
+        assert_int_equal(grammar_accept(g, end, NULL), 0);
+        assert_int_equal(grammar_accept_bytes(g, "json", 4, NULL), 0);
+        assert_int_equal(grammar_accept(g, end, NULL), FM_ERR_ARG);
+        assert_int_equal(grammar_accept(g, start, NULL), 0);
+        assert_int_equal(grammar_accept_bytes(g, "{}", 2, NULL), 0);
+        assert_int_equal(grammar_accept_bytes(g, "<", 1, NULL), FM_ERR_ARG);
+        assert_int_equal(grammar_mask(g)[end / 32] >> end % 32 & 1, 1);
+        assert_false(grammar_may_end(g));
+        assert_int_equal(grammar_accept(g, end, NULL), 0);
+        assert_true(grammar_may_end(g));
+    }
+    grammar_close(g);
+}
+
 static void test_forms_refused(void **state)
 {
     (void)state;
@@ -751,6 +787,7 @@ int main(void)
         cmocka_unit_test(test_calls),             cmocka_unit_test(test_tags),
         cmocka_unit_test(test_another_form),
         cmocka_unit_test(test_bare_names),
+        cmocka_unit_test(test_control_tags),
         cmocka_unit_test(test_forms_refused),     cmocka_unit_test(test_allocations_of_calls),
         cmocka_unit_test(test_tools_take_little),
     };

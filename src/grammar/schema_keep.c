@@ -89,6 +89,37 @@ static char *join(struct keeper *k, const char *const texts[], size_t n)
     return out;
 }
 
+/* Finds the tags in a text, and stores them if `out` is not NULL. Returns how many there are. */
+static uint32_t find_tags(struct keeper *k, const char *text, struct call_tag *out)
+{
+    uint32_t n = 0;
+    for (const char *at = text; (at = strpbrk(at, "<[")) != NULL; at++) {
+        const char *end = strchr(at, *at == '<' ? '>' : ']');
+        if (end == NULL)
+            break;
+        if (out != NULL)
+            out[n] = (struct call_tag){.in = text, .at = (uint32_t)(at - text),
+                                       .text = keep(k, at, (size_t)(end - at) + 2)};
+        if (out != NULL && k->rc == 0)
+            out[n].text[end - at + 1] = '\0';
+        n++;
+        at = end;
+    }
+    return n;
+}
+
+static void keep_tags(struct keeper *k, struct grammar_program *p)
+{
+    const char *const texts[] = {p->call.lead, p->call.arguments, p->call.tail};
+    uint32_t n = 0;
+    for (unsigned i = 0; k->rc == 0 && i < 3; i++)
+        n += find_tags(k, texts[i], NULL);
+    p->call.tags = k->rc == 0 ? arena_new(k->arena, (n + 1) * sizeof *p->call.tags, k->err) : NULL;
+    k->rc = k->rc == 0 && p->call.tags == NULL ? FM_ERR_NOMEM : k->rc;
+    for (unsigned i = 0; k->rc == 0 && i < 3; i++)
+        p->call.n_tags += find_tags(k, texts[i], p->call.tags + p->call.n_tags);
+}
+
 int schema_keep_call(struct schema *s, const struct grammar_call *call)
 {
     struct grammar_program *p = s->program;
@@ -97,15 +128,12 @@ int schema_keep_call(struct schema *s, const struct grammar_call *call)
                                                   call->before_name}, 4);
     const char *middle = call->middle != NULL ? call->middle : "";
     p->call.arguments = join(&k, (const char *const[]){middle, call->before_arguments}, 2);
-    p->call.middle = join(&k, &middle, 1);
     p->call.is_bare = call->is_bare;
     p->call.tail = join(&k, (const char *const[]){call->after_arguments, call->close_begin,
                                                   call->close}, 3);
-    p->call.open = join(&k, &call->open, 1);
-    p->call.close = join(&k, &call->close, 1);
     p->call.open_at = (uint32_t)strlen(call->separator);
     p->call.body_at = p->call.open_at + (uint32_t)(strlen(call->open) + strlen(call->open_end));
     p->call.body_end = (uint32_t)strlen(call->after_arguments);
-    p->call.close_at = p->call.body_end + (uint32_t)strlen(call->close_begin);
+    keep_tags(&k, p);
     return k.rc;
 }

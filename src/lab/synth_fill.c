@@ -39,6 +39,7 @@ static const struct synth_block blocks[] = {
     {.name = "q8_0", .unit_std = 73.90f, .has_sign = true},
     {.name = "iq4_nl", .unit_std = 67.44f, .has_sign = true},
     {.name = "mxfp4", .unit_std = 5.852f, .is_exponent = true},
+    {.name = "mxfp4-g32", .unit_std = 5.852f, .is_exponent = true},
     {.name = "q2_k", .unit_std = 8 * 1.118f, .d_at = 80, .min_at = 82, .min_of_d = 1.5f,
      .n_fixed = 16, .fixed = SIXTEEN(0x88)},
     {.name = "q3_k", .unit_std = 43.35f, .d_at = 108, .has_sign = true},
@@ -149,7 +150,7 @@ static uint64_t unit_bytes(const struct synth_matrix *m, unsigned part)
 {
     if (m->block == NULL)
         return part == 0 ? 8 : PAIRS * 2; /* one word chooses sixteen scales */
-    uint64_t bytes = m->quant->part_block_bytes[0];
+    uint64_t bytes = m->quant->part_block_bytes[part];
     while (bytes % 8 != 0)
         bytes *= 2;
     return bytes;
@@ -170,6 +171,8 @@ static float vector_value(const struct synth_matrix *m, uint64_t i)
     }
     case SYNTH_STEP:
         return 3 * u - 1.5f;
+    case SYNTH_SMALL:
+        return 0.1f * u - 0.05f;
     default:
         return 0;
     }
@@ -241,11 +244,24 @@ static void make_blocks(const struct synth_matrix *m, uint64_t first, size_t n, 
     }
 }
 
+/* A format with its codes in one part, and powers of two in the other. */
+static void make_split(const struct synth_matrix *m, unsigned part, uint64_t first, size_t n,
+                       uint8_t *dst)
+{
+    const uint64_t unit = unit_bytes(m, part);
+    if (part == 0)
+        synth_rng_fill(m->keys[0], first * (unit / 8), n * (unit / 8), dst);
+    else
+        memset(dst, m->d, n * unit);
+}
+
 static void make_units(const struct synth_matrix *m, unsigned part, uint64_t first, size_t n,
                        uint8_t *dst)
 {
     if (m->values != SYNTH_WEIGHTS)
         make_vector(m, first, n, dst);
+    else if (m->block != NULL && m->quant->n_parts > 1)
+        make_split(m, part, first, n, dst);
     else if (m->block != NULL)
         make_blocks(m, first, n, dst);
     else if (part > 0)

@@ -150,6 +150,37 @@ static void add_delta_net(struct builder *b)
     put(&b->values, sections, sizeof sections);
 }
 
+static void add_gpt_oss(struct builder *b)
+{
+    const uint32_t original = b->plan->shape.n[FM_SYNTH_CONTEXT] / 32;
+    add_u32(b, ".attention.sliding_window", 128);
+    add_text(b, ".rope.scaling.type", "yarn");
+    add_f32(b, ".rope.scaling.factor", 32);
+    add_u32(b, ".rope.scaling.original_context_length", original > 0 ? original : 1);
+}
+
+/* What families with softmax attention alone have. */
+static void add_attention(struct builder *b)
+{
+    const struct synth_shape *shape = &b->plan->shape;
+    const uint32_t *n = shape->n;
+    if (shape->family->has_even_layers)
+        add_u32(b, ".feed_forward_length", n[FM_SYNTH_EXPERT_WIDTH]);
+    if (shape->family->shared == SHARED_GATED)
+        add_u32(b, ".expert_shared_feed_forward_length", n[FM_SYNTH_SHARED_WIDTH]);
+    if (shape->family->shared == SHARED_PLAIN)
+        add_u32(b, ".expert_shared_count", n[FM_SYNTH_SHARED_WIDTH] / n[FM_SYNTH_EXPERT_WIDTH]);
+    if (shape->family->rotary_divisor > 1)
+        add_u32(b, ".rope.dimension_count", synth_rotary_dims(shape));
+    if (shape->family->correction != NULL)
+        add_u32(b, ".expert_gating_func", 2);
+    if (!shape->family->has_groups)
+        return;
+    add_u32(b, ".leading_dense_block_count", shape->n_dense);
+    add_f32(b, ".expert_weights_scale", shape->route_scale);
+    add_bool(b, ".expert_weights_norm", true);
+}
+
 static void add_metadata(struct builder *b)
 {
     const struct synth_shape *shape = &b->plan->shape;
@@ -169,13 +200,17 @@ static void add_metadata(struct builder *b)
     add_u32(b, ".attention.head_count_kv", n[FM_SYNTH_KV_HEADS]);
     add_u32(b, ".attention.key_length", n[FM_SYNTH_HEAD_DIM]);
     add_u32(b, ".attention.value_length", n[FM_SYNTH_HEAD_DIM]);
-    add_f32(b, ".attention.layer_norm_rms_epsilon", 1e-6);
+    add_f32(b, ".attention.layer_norm_rms_epsilon", synth_eps(shape));
     add_f32(b, ".rope.freq_base", shape->rope_theta);
     add_u32(b, ".expert_count", n[FM_SYNTH_EXPERTS]);
     add_u32(b, ".expert_used_count", n[FM_SYNTH_USED]);
     add_u32(b, ".expert_feed_forward_length", n[FM_SYNTH_EXPERT_WIDTH]);
     if (shape->family->has_delta_net)
         add_delta_net(b);
+    else
+        add_attention(b);
+    if (shape->family->is_gpt_oss)
+        add_gpt_oss(b);
     add_tokenizer(b);
 }
 
@@ -210,8 +245,12 @@ static void gguf_name(const struct builder *b, const struct synth_tensor *t,
         (void)snprintf(name, SYNTH_NAME_BYTES, "%s", found != NULL ? found : t->stem);
         return;
     }
+    /* The tables have the block under its usual name. */
     char hf[2 * SYNTH_NAME_BYTES];
-    (void)snprintf(hf, sizeof hf, "%s%s%s", t->stem + used, t->matrix != NULL ? t->matrix : "",
+    const char *own = t->stem + used, *block = b->plan->shape.family->block;
+    const bool is_block = block != NULL && strncmp(own, block, strlen(block)) == 0;
+    (void)snprintf(hf, sizeof hf, "%s%s%s%s", is_block ? "mlp." : "",
+                   own + (is_block ? strlen(block) : 0), t->matrix != NULL ? t->matrix : "",
                    t->matrix != NULL ? ".weight" : "");
     (void)snprintf(name, SYNTH_NAME_BYTES, "blk.%u.%.100s", layer, find_name(b->family, hf));
 }

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "arch/blocks.h"
 #include "base/jdoc.h"
 #include "flashmoe_lab.h"
 #include "format/packed.h"
@@ -35,14 +36,33 @@ struct synth_family {
     bool has_fused_projections;  /* the delta rule has qkvz and ba */
     bool has_stacked_experts;    /* in Hugging Face form all experts of a layer are one tensor */
     bool has_rope_parameters;    /* config.json has the rope in an object of its own */
+    double eps;                  /* of norms; 0: 1e-6 */
+    enum head_norms norms;       /* of queries and keys */
+    enum shared_experts shared;
+    const char *bias_field;      /* queries, keys and values have biases, as this field says */
+    const char *experts_field;   /* the number of experts; NULL: num_experts */
+    bool has_even_layers;        /* intermediate_size is the width of the experts */
+    const char *block;           /* of routed layers; its matrices are w1, w3, w2; NULL: "mlp." */
+    const char *correction;      /* of a sigmoid router, below the block; NULL: softmax */
+    bool has_groups;             /* config.json says how it chooses among groups */
+    const struct synth_latent *latent; /* latent attention; NULL: none */
+    bool is_gpt_oss; /* biases, sinks and windows, no norms of heads, experts in MXFP4 */
 };
 
 struct synth_shape {
     const char *name;
     const struct synth_family *family;
     uint32_t n[FM_SYNTH_NUMBERS]; /* 0 where the family has no such number */
-    uint32_t dense_width;         /* intermediate_size, which no layer uses; 0: none */
+    uint32_t dense_width;         /* intermediate_size, of the first layers; 0: none */
     double rope_theta;
+    uint32_t n_dense;   /* first layers that have no experts */
+    double route_scale; /* routed_scaling_factor; 0: none */
+};
+
+/* Sizes of latent attention beside the numbers of a shape, whose head-dim is what turns. */
+struct synth_latent {
+    uint32_t q_rank, rank, plain_dim, value_dim;
+    uint32_t n_groups, n_groups_chosen; /* of experts */
 };
 
 /* Makes the shape of a preset, with the numbers of the options in place of its own. Fails with
@@ -54,6 +74,9 @@ static inline bool synth_is_recurrent(const struct synth_shape *shape, uint32_t 
     return shape->family->has_delta_net && (layer + 1) % shape->n[FM_SYNTH_INTERVAL] != 0;
 }
 uint32_t synth_rotary_dims(const struct synth_shape *shape);
+double synth_eps(const struct synth_shape *shape);
+/* Returns the name of a routed block below its layer, "mlp." */
+const char *synth_block(const struct synth_shape *shape);
 /* Returns config.json as transformers writes it, or NULL when memory ran out. The caller owns
  * it. */
 json_t *synth_config(const struct synth_shape *shape);
@@ -68,6 +91,7 @@ enum synth_values {
     SYNTH_CENTRED_ONE, /* 0, or 1 in forms that store norms with 1 added */
     SYNTH_DECAY,       /* A_log, or -exp(A_log) in forms that store that */
     SYNTH_STEP,        /* dt_bias */
+    SYNTH_SMALL,       /* biases and sinks: -0.05 to 0.05 */
 };
 
 #define SYNTH_NAME_BYTES 128
@@ -75,6 +99,7 @@ enum synth_values {
 struct synth_tensor {
     char stem[SYNTH_NAME_BYTES]; /* the whole name, or for example "model.layers.3.mlp.experts." */
     const char *matrix;          /* of an expert, for example "gate_proj"; otherwise NULL */
+    const char *short_matrix;    /* as the family's own checkpoints name it; NULL: the same */
     enum synth_role role;
     enum synth_values values;
     float std;

@@ -65,7 +65,8 @@ static int plan_layer(struct synth_plan *plan, uint32_t first, struct fm_error *
             .quant = t[i].quant, .n_rows = (uint32_t)t[i].n_rows, .n_cols = (uint32_t)t[i].n_cols,
             .lies_interleaved = interleave_suits(t[i].quant, t[i].n_rows, t[i].n_cols)};
     char prefix[64];
-    (void)snprintf(prefix, sizeof prefix, "model.layers.%u.mlp.", t->layer);
+    (void)snprintf(prefix, sizeof prefix, "model.layers.%u.%s", t->layer,
+                   synth_block(&plan->shape));
     layer->prefix = mem_strdup(prefix, err);
     layer->sums = mem_new(layer->n_experts, sizeof *layer->sums, "checksums", err);
     struct synth_file *file = synth_plan_file(plan, err);

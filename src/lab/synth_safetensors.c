@@ -156,8 +156,8 @@ static void mlx_name(const struct synth_plan *plan, const struct synth_tensor *t
     if (t->n_experts == 0)
         (void)snprintf(name, 2 * SYNTH_NAME_BYTES, "%s%s", root, t->stem);
     else
-        (void)snprintf(name, 2 * SYNTH_NAME_BYTES, "%smodel.layers.%u.mlp.switch_mlp.%s.weight",
-                       root, t->layer, t->matrix);
+        (void)snprintf(name, 2 * SYNTH_NAME_BYTES, "%smodel.layers.%u.%sswitch_mlp.%s.weight",
+                       root, t->layer, synth_block(&plan->shape), t->matrix);
 }
 
 /* Adds a tensor [E, 2I, H]: up follows gate in each expert. */

@@ -22,7 +22,8 @@ void synth_tensor_name(const struct synth_tensor *t, uint32_t expert, char name[
     if (t->matrix == NULL)
         (void)snprintf(name, SYNTH_NAME_BYTES, "%s", t->stem);
     else
-        (void)snprintf(name, SYNTH_NAME_BYTES, "%.90s%u.%s.weight", t->stem, expert, t->matrix);
+        (void)snprintf(name, SYNTH_NAME_BYTES, "%.90s%u.%s.weight", t->stem, expert,
+                       t->short_matrix != NULL ? t->short_matrix : t->matrix);
 }
 
 /* Appends a tensor, which the caller completes. After a failure returns one that is discarded. */
@@ -59,10 +60,46 @@ static void add_vector(struct builder *b, enum synth_values values, uint64_t n, 
     t->dims[0] = t->n_cols = n;
 }
 
+/* Biases of all experts, one row each. */
+static void add_expert_biases(struct builder *b, uint64_t n, const char *name)
+{
+    struct synth_tensor *t = add(b, SYNTH_VECTOR, name);
+    t->values = SYNTH_SMALL;
+    t->n_dims = 2;
+    t->dims[0] = t->n_rows = b->n[FM_SYNTH_EXPERTS];
+    t->dims[1] = t->n_cols = n;
+}
+
 static void add_norm(struct builder *b, uint64_t n, const char *name)
 {
     add_vector(b, b->plan->shape.family->has_zero_centred_norms ? SYNTH_CENTRED_ONE : SYNTH_ONE, n,
                name);
+}
+
+static void add_head_norms(struct builder *b, uint64_t q, uint64_t kv)
+{
+    const enum head_norms norms = b->plan->shape.family->norms;
+    const uint64_t dim = b->n[FM_SYNTH_HEAD_DIM];
+    if (norms == NORM_NO_HEADS)
+        return;
+    add_norm(b, norms == NORM_ALL_HEADS ? q : dim, "self_attn.q_norm.weight");
+    add_norm(b, norms == NORM_ALL_HEADS ? kv : dim, "self_attn.k_norm.weight");
+}
+
+static void add_latent(struct builder *b, const struct synth_latent *latent)
+{
+    const uint64_t hidden = b->n[FM_SYNTH_HIDDEN], heads = b->n[FM_SYNTH_HEADS];
+    const uint64_t rope = b->n[FM_SYNTH_HEAD_DIM], plain = latent->plain_dim;
+    add_matrix(b, SYNTH_DENSE, latent->q_rank, hidden, "self_attn.q_a_proj.weight");
+    add_norm(b, latent->q_rank, "self_attn.q_a_layernorm.weight");
+    add_matrix(b, SYNTH_DENSE, heads * (plain + rope), latent->q_rank,
+               "self_attn.q_b_proj.weight");
+    add_matrix(b, SYNTH_DENSE, latent->rank + rope, hidden,
+               "self_attn.kv_a_proj_with_mqa.weight");
+    add_norm(b, latent->rank, "self_attn.kv_a_layernorm.weight");
+    add_matrix(b, SYNTH_DENSE, heads * (plain + latent->value_dim), latent->rank,
+               "self_attn.kv_b_proj.weight");
+    add_matrix(b, SYNTH_DENSE, hidden, heads * latent->value_dim, "self_attn.o_proj.weight");
 }
 
 static void add_attention(struct builder *b)
@@ -75,8 +112,19 @@ static void add_attention(struct builder *b)
     add_matrix(b, SYNTH_DENSE, kv, hidden, "self_attn.k_proj.weight");
     add_matrix(b, SYNTH_DENSE, kv, hidden, "self_attn.v_proj.weight");
     add_matrix(b, SYNTH_DENSE, hidden, q, "self_attn.o_proj.weight");
-    add_norm(b, n[FM_SYNTH_HEAD_DIM], "self_attn.q_norm.weight");
-    add_norm(b, n[FM_SYNTH_HEAD_DIM], "self_attn.k_norm.weight");
+    const struct synth_family *family = b->plan->shape.family;
+    if (family->is_gpt_oss) {
+        add_vector(b, SYNTH_SMALL, q, "self_attn.q_proj.bias");
+        add_vector(b, SYNTH_SMALL, kv, "self_attn.k_proj.bias");
+        add_vector(b, SYNTH_SMALL, kv, "self_attn.v_proj.bias");
+        add_vector(b, SYNTH_SMALL, hidden, "self_attn.o_proj.bias");
+        add_vector(b, SYNTH_SMALL, n[FM_SYNTH_HEADS], "self_attn.sinks");
+    } else if (family->bias_field != NULL) {
+        add_vector(b, SYNTH_WEIGHTS, q, "self_attn.q_proj.bias");
+        add_vector(b, SYNTH_WEIGHTS, kv, "self_attn.k_proj.bias");
+        add_vector(b, SYNTH_WEIGHTS, kv, "self_attn.v_proj.bias");
+    }
+    add_head_norms(b, q, kv);
 }
 
 static void add_delta_net(struct builder *b)
@@ -110,38 +158,79 @@ static void add_delta_net(struct builder *b)
     add_matrix(b, SYNTH_DENSE, hidden, values, "linear_attn.out_proj.weight");
 }
 
+static const char *const matrices[] = {"gate_proj", "up_proj", "down_proj"};
+
 static void add_experts(struct builder *b, uint32_t layer)
 {
-    static const char *const matrices[] = {"gate_proj", "up_proj", "down_proj"};
+    static const char *const short_names[] = {"w1", "w3", "w2"};
+    char stem[40];
+    (void)snprintf(stem, sizeof stem, "%sexperts.", synth_block(&b->plan->shape));
     const uint64_t hidden = b->n[FM_SYNTH_HIDDEN], width = b->n[FM_SYNTH_EXPERT_WIDTH];
     for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
         const bool is_down = m == EXPERT_DOWN;
         struct synth_tensor *t = add_matrix(b, SYNTH_EXPERT, is_down ? hidden : width,
-                                            is_down ? width : hidden, "mlp.experts.");
+                                            is_down ? width : hidden, stem);
         t->matrix = matrices[m];
+        t->short_matrix = b->plan->shape.family->block != NULL ? short_names[m] : NULL;
         t->layer = layer;
         t->n_experts = b->n[FM_SYNTH_EXPERTS];
     }
 }
 
+/* Adds a feed-forward block below "mlp." */
+static void add_block(struct builder *b, uint64_t width, const char *block)
+{
+    const uint64_t hidden = b->n[FM_SYNTH_HIDDEN];
+    for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
+        char name[SYNTH_NAME_BYTES];
+        const bool is_down = m == EXPERT_DOWN;
+        (void)snprintf(name, sizeof name, "mlp.%s%s.weight", block, matrices[m]);
+        add_matrix(b, SYNTH_DENSE, is_down ? hidden : width, is_down ? width : hidden, name);
+    }
+}
+
+static void add_routed(struct builder *b, uint32_t layer)
+{
+    const struct synth_family *family = b->plan->shape.family;
+    const uint64_t hidden = b->n[FM_SYNTH_HIDDEN], shared = b->n[FM_SYNTH_SHARED_WIDTH];
+    char name[SYNTH_NAME_BYTES];
+    (void)snprintf(name, sizeof name, "%s%s.weight", synth_block(&b->plan->shape),
+                   family->is_gpt_oss ? "router" : "gate");
+    add_matrix(b, SYNTH_GATE, b->n[FM_SYNTH_EXPERTS], hidden, name);
+    if (family->correction != NULL) {
+        (void)snprintf(name, sizeof name, "%s%s", synth_block(&b->plan->shape),
+                       family->correction);
+        add_vector(b, SYNTH_WEIGHTS, b->n[FM_SYNTH_EXPERTS], name);
+    }
+    add_experts(b, layer);
+    if (family->is_gpt_oss) {
+        add_vector(b, SYNTH_SMALL, b->n[FM_SYNTH_EXPERTS], "mlp.router.bias");
+        add_expert_biases(b, b->n[FM_SYNTH_EXPERT_WIDTH], "mlp.experts.gate_proj.bias");
+        add_expert_biases(b, b->n[FM_SYNTH_EXPERT_WIDTH], "mlp.experts.up_proj.bias");
+        add_expert_biases(b, hidden, "mlp.experts.down_proj.bias");
+    }
+    if (family->shared != SHARED_NONE)
+        add_block(b, shared, family->shared == SHARED_GATED ? "shared_expert." : "shared_experts.");
+    if (family->shared == SHARED_GATED)
+        add_matrix(b, SYNTH_GATE, 1, hidden, "mlp.shared_expert_gate.weight");
+}
+
 static void add_layer(struct builder *b, uint32_t layer)
 {
-    const uint64_t hidden = b->n[FM_SYNTH_HIDDEN], shared = b->n[FM_SYNTH_SHARED_WIDTH];
+    const uint64_t hidden = b->n[FM_SYNTH_HIDDEN];
     (void)snprintf(b->prefix, sizeof b->prefix, "model.layers.%u.", layer);
     add_norm(b, hidden, "input_layernorm.weight");
     if (synth_is_recurrent(&b->plan->shape, layer))
         add_delta_net(b);
+    else if (b->plan->shape.family->latent != NULL)
+        add_latent(b, b->plan->shape.family->latent);
     else
         add_attention(b);
     add_norm(b, hidden, "post_attention_layernorm.weight");
-    add_matrix(b, SYNTH_GATE, b->n[FM_SYNTH_EXPERTS], hidden, "mlp.gate.weight");
-    add_experts(b, layer);
-    if (shared > 0) {
-        add_matrix(b, SYNTH_DENSE, shared, hidden, "mlp.shared_expert.gate_proj.weight");
-        add_matrix(b, SYNTH_DENSE, shared, hidden, "mlp.shared_expert.up_proj.weight");
-        add_matrix(b, SYNTH_DENSE, hidden, shared, "mlp.shared_expert.down_proj.weight");
-        add_matrix(b, SYNTH_GATE, 1, hidden, "mlp.shared_expert_gate.weight");
-    }
+    if (layer < b->plan->shape.n_dense)
+        add_block(b, b->plan->shape.dense_width, "");
+    else
+        add_routed(b, layer);
 }
 
 int synth_plan_tensors(struct synth_plan *plan, struct fm_error *err)
@@ -188,6 +277,8 @@ static int format_given(const char *name, int form, const struct quant **quant,
     *quant = quant_find(name);
     if (*quant == NULL || !synth_can_fill(*quant))
         return err_set(err, FM_ERR_ARG, "random weights cannot be made in format '%s'", name);
+    if (form == FM_SYNTH_GGUF && (*quant)->codes == QUANT_CODES_FP4)
+        return err_set(err, FM_ERR_ARG, "a GGUF file has no %s; it has mxfp4", name);
     const bool is_affine = (*quant)->kind == QUANT_AFFINE, is_block = (*quant)->kind == QUANT_BLOCK;
     if ((form == FM_SYNTH_GGUF && is_affine) || (form == FM_SYNTH_SAFETENSORS && is_block))
         return err_set(err, FM_ERR_ARG, "a %s has no %s; it has %s",
@@ -210,6 +301,15 @@ static const struct quant *gate_format(const struct quant *dense, uint64_t n_col
     return n_cols % 64 == 0 ? eight : dense;
 }
 
+/* As released: experts in MXFP4, everything else in BF16. */
+static const struct quant *gpt_oss_format(int form, const struct synth_tensor *t)
+{
+    const bool is_gguf = form == FM_SYNTH_GGUF;
+    if (t->role == SYNTH_EXPERT)
+        return quant_find(is_gguf ? "mxfp4" : "mxfp4-g32");
+    return is_gguf && t->role >= SYNTH_GATE ? &quant_f32 : &quant_bf16;
+}
+
 static const struct quant *default_format(int form, const struct synth_tensor *t)
 {
     for (const char *const *name = wanted[form][t->role]; *name != NULL; name++) {
@@ -220,10 +320,10 @@ static const struct quant *default_format(int form, const struct synth_tensor *t
     return &quant_f16;
 }
 
-static int choose_format(struct synth_tensor *t, int form, const struct quant *const given[],
-                         struct fm_error *err)
+static int choose_format(const struct synth_family *family, struct synth_tensor *t, int form,
+                         const struct quant *const given[], struct fm_error *err)
 {
-    t->quant = default_format(form, t);
+    t->quant = family->is_gpt_oss ? gpt_oss_format(form, t) : default_format(form, t);
     if (t->role < SYNTH_GATE && given[t->role] != NULL)
         t->quant = given[t->role];
     else if (t->role == SYNTH_GATE && given[SYNTH_DENSE] != NULL && form != FM_SYNTH_GGUF)
@@ -248,12 +348,18 @@ int synth_plan_formats(struct synth_plan *plan, const struct fm_synth_options *o
         [SYNTH_EMBED] = options->embed, [SYNTH_HEAD] = options->head};
     const struct quant *given[SYNTH_GATE] = {NULL};
     int rc = 0;
+    if (plan->shape.family->latent != NULL && options->form == FM_SYNTH_GGUF)
+        rc = err_set(err, FM_ERR_ARG, "%s cannot be made as GGUF; it can be made packed or as a "
+                     "Hugging Face directory", plan->shape.name);
+    if (plan->shape.family->is_gpt_oss && options->form == FM_SYNTH_SAFETENSORS)
+        rc = err_set(err, FM_ERR_ARG, "%s cannot be made as a Hugging Face directory; it can be "
+                     "made packed or as GGUF", plan->shape.name);
     for (unsigned i = 0; rc == 0 && i < SYNTH_GATE; i++)
         if (names[i] != NULL)
             rc = format_given(names[i], options->form, &given[i], err);
         else if (i > SYNTH_DENSE) /* embedding and head use the format of the dense weights */
             given[i] = given[SYNTH_DENSE];
     for (size_t i = 0; rc == 0 && i < plan->n_tensors; i++)
-        rc = choose_format(&plan->tensors[i], options->form, given, err);
+        rc = choose_format(plan->shape.family, &plan->tensors[i], options->form, given, err);
     return rc;
 }

@@ -60,7 +60,7 @@ static json_t *tokenizer_json(void)
         " s:n, s:{s:s, s:b, s:b, s:b}, s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:[]}}",
         "version", "1.0", "truncation", "padding", "added_tokens", added, "normalizer",
         "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split", "pattern", "Regex",
-        synth_pattern()->regex, "behavior", "Isolated", "invert", 0, "type", "ByteLevel",
+        synth_pattern()->regexes[0], "behavior", "Isolated", "invert", 0, "type", "ByteLevel",
         "add_prefix_space", 0, "trim_offsets", 0, "use_regex", 0, "post_processor", "decoder",
         "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 0, "use_regex", 0, "model",
         "type", "BPE", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",

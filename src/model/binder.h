@@ -24,6 +24,9 @@ struct row_range {
     uint32_t first, count;
 };
 
+/* Returns memory for n ranges (mem_new), or NULL after any failure, its own included. */
+struct row_range *binder_ranges(struct binder *b, uint32_t n);
+
 /* Returns NULL if there is no such tensor. Does not mark the tensor as used. */
 const struct tensor_info *binder_find(const struct binder *b, const char *name_fmt, ...)
     ERR_PRINTF(2, 3);
@@ -58,21 +61,48 @@ void binder_vector(struct binder *b, const float **out, uint32_t n,
 void binder_table(struct binder *b, const float **out, uint32_t n_rows, uint32_t n_cols,
                   const char *name_fmt, ...) ERR_PRINTF(5, 6);
 
+/* A float tensor [n_rows, n_cols], kept as f32 row by row. */
+void binder_rows(struct binder *b, const float **out, uint32_t n_rows, uint32_t n_cols,
+                 const char *name_fmt, ...) ERR_PRINTF(5, 6);
+
+/* A float tensor [n_rows, 2 * n_cols] of pairs, kept as f32 in two tables [n_rows, n_cols]: the
+ * first number of every pair, and the second. */
+void binder_pairs(struct binder *b, const float **first, const float **second, uint32_t n_rows,
+                  uint32_t n_cols, const char *name_fmt, ...) ERR_PRINTF(6, 7);
+
+/* Also sets *out to a copy in the host's memory of n floats that an earlier call has bound to *of.
+ * It is the same pointer if the dense weights are there anyway. */
+void binder_host_copy(struct binder *b, const float **out, const float *const *of, uint64_t n);
+
 /* A matrix [n_rows, n_cols] in the file's own format. An embedding is read row by row, so it counts
  * as one row in the bytes a token reads. */
 void binder_matrix(struct binder *b, struct weight *out, enum tensor_role role, uint32_t n_rows,
                    uint32_t n_cols, const char *name_fmt, ...) ERR_PRINTF(6, 7);
 
-/* Selected rows of a matrix [file_rows, n_cols], in the given order. May be called several times
- * for one tensor. */
+/* Selected rows of a matrix [file_rows, n_cols], or of several matrices in one tensor that have so
+ * many rows together, in the given order. May be called several times for one tensor. */
 void binder_matrix_rows(struct binder *b, struct weight *out, uint32_t file_rows, uint32_t n_cols,
                         const struct row_range *ranges, unsigned n_ranges, const char *name_fmt,
                         ...) ERR_PRINTF(7, 8);
 
+/* Rows [first_row, first_row + n_rows) of a matrix [file_rows, n_cols], turned: the result has
+ * n_cols rows. Floats keep their format, everything else becomes f32. */
+void binder_turned_rows(struct binder *b, struct weight *out, uint32_t file_rows, uint32_t n_cols,
+                        uint32_t first_row, uint32_t n_rows, const char *name_fmt, ...)
+    ERR_PRINTF(7, 8);
+
+/* How Hugging Face's files have gate and up of all experts in one tensor. */
+enum expert_order {
+    EXPERTS_IN_HALVES, /* [n_experts, 2 * intermediate, hidden]: rows of gate, then rows of up */
+    /* The rows alternate: one of gate, one of up. Floats are stored column by column, down too:
+     * [n_experts, hidden, 2 * intermediate] and [n_experts, intermediate, hidden]. */
+    EXPERTS_ZIPPED,
+};
+
 /* The routed experts below the prefix (for example "model.layers.3.mlp."), either one tensor per
  * expert and matrix or stacked tensors. The result is model->expert_layers[return value]. */
 uint32_t binder_experts(struct binder *b, uint32_t layer, uint32_t n_experts, uint32_t hidden,
-                        uint32_t intermediate, const char *prefix);
+                        uint32_t intermediate, enum expert_order order, const char *prefix);
 
 /* Marks tensors that begin with `prefix` as known and not used. Logs one line, as a warning if the
  * user may miss what they do. */

@@ -45,6 +45,30 @@ static const struct field {
     {"num_experts",
      "qwen3_moe",
      {{PLACE_TEXT, "num_local_experts"}, {PLACE_TEXT, "num_experts"}}},
+    {"num_experts",
+     "mixtral",
+     {{PLACE_TEXT, "num_local_experts"}, {PLACE_TEXT, "num_experts"}}},
+    {"num_experts",
+     "minimax_m2",
+     {{PLACE_TEXT, "num_local_experts"}, {PLACE_TEXT, "num_experts"}}},
+    {"num_experts",
+     "glm4_moe",
+     {{PLACE_TEXT, "n_routed_experts"}, {PLACE_TEXT, "num_local_experts"}}},
+    {"num_experts",
+     "deepseek_v3",
+     {{PLACE_TEXT, "n_routed_experts"}, {PLACE_TEXT, "num_local_experts"}}},
+    {"num_experts",
+     "kimi_k2",
+     {{PLACE_TEXT, "n_routed_experts"}, {PLACE_TEXT, "num_local_experts"}}},
+    {"num_experts",
+     "glm4_moe_lite",
+     {{PLACE_TEXT, "n_routed_experts"}, {PLACE_TEXT, "num_local_experts"}}},
+    {"num_experts", "gpt_oss", {{PLACE_TEXT, "num_local_experts"}, {PLACE_TEXT, "num_experts"}}},
+    /* Families whose layers all have experts call their size so. */
+    {"moe_intermediate_size", "olmoe", {{PLACE_TEXT, "intermediate_size"}}},
+    {"moe_intermediate_size", "mixtral", {{PLACE_TEXT, "intermediate_size"}}},
+    {"moe_intermediate_size", "minimax_m2", {{PLACE_TEXT, "intermediate_size"}}},
+    {"moe_intermediate_size", "gpt_oss", {{PLACE_TEXT, "intermediate_size"}}},
 };
 
 #define N_FIELDS (sizeof fields / sizeof fields[0])
@@ -52,8 +76,20 @@ static const struct field {
 /* A rope_scaling that is not empty takes the place of all of rope_parameters. */
 static const char *const rope_names[] = {"rope_scaling", "rope_parameters"};
 static const char *const rope_type_names[] = {"rope_type", "type"}; /* the first counts */
-/* transformers' max_position_embeddings where a configuration has none. */
-#define DEFAULT_POSITIONS 32768
+/* transformers' max_position_embeddings where a configuration has none; without a family, of all
+ * others. */
+static const struct {
+    const char *model_type;
+    uint32_t positions;
+} default_positions[] = {{"olmoe", 4096},
+                         {"glm4_moe", 131072},
+                         {"glm4_moe_lite", 202752},
+                         {"deepseek_v3", 4096},
+                         {"kimi_k2", 4096},
+                         {"gpt_oss", 131072},
+                         {"mixtral", 131072},
+                         {"minimax_m2", 196608},
+                         {NULL, 32768}};
 
 struct found {
     const json_t *holder;
@@ -280,6 +316,15 @@ static int read_yarn(const struct config *config, struct rope *rope, struct fm_e
     return rc != 0 ? rc : read_ramp(config, rope, err);
 }
 
+static uint32_t default_positions_of(const struct config *config)
+{
+    unsigned i = 0;
+    while (default_positions[i].model_type != NULL &&
+           strcmp(default_positions[i].model_type, config->model_type) != 0)
+        i++;
+    return default_positions[i].positions;
+}
+
 int config_rope(const struct config *config, struct rope *rope, struct fm_error *err)
 {
     *rope = (struct rope){.factor = 1, .attention_factor = 1};
@@ -287,7 +332,7 @@ int config_rope(const struct config *config, struct rope *rope, struct fm_error 
     int rc = read_theta(config, &rope->theta, err);
     if (rc == 0)
         rc = config_uint_or(config, "max_position_embeddings", 1, LIMIT_CONTEXT,
-                            DEFAULT_POSITIONS, &rope->original_context, err);
+                            default_positions_of(config), &rope->original_context, err);
     if (rc == 0 && rope->kind == ROPE_LINEAR)
         rc = read_factor(config, rope, 0, &rope->factor, err);
     if (rc == 0 && rope->kind == ROPE_YARN)

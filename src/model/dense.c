@@ -17,15 +17,6 @@
 /* Bytes between two calls of the progress function. */
 #define ROUND_BYTES (512u * PIECE_BYTES)
 
-struct dense_plan {
-    struct dense_read *reads;
-    size_t n_reads;
-    struct dense_pointer *pointers;
-    size_t n_pointers;
-    struct weight **products;
-    size_t n_products;
-};
-
 void dense_plan_free(struct dense_plan *plan)
 {
     if (plan == NULL)
@@ -33,6 +24,7 @@ void dense_plan_free(struct dense_plan *plan)
     mem_free(plan->reads);
     mem_free(plan->pointers);
     mem_free(plan->products);
+    mem_free(plan->copies);
     mem_free(plan);
 }
 
@@ -42,10 +34,12 @@ int dense_plan_take(struct model *model, struct binder *b, struct fm_error *err)
     if (plan == NULL)
         return FM_ERR_NOMEM;
     *plan = (struct dense_plan){b->reads,      b->n_reads,     b->pointers,
-                                b->n_pointers, b->products,    b->n_products};
+                                b->n_pointers, b->products,    b->n_products,
+                                b->copies,     b->n_copies};
     b->reads = NULL;
     b->pointers = NULL;
     b->products = NULL;
+    b->copies = NULL;
     model->dense_plan = plan;
     return 0;
 }
@@ -85,6 +79,87 @@ static void decode_turned(const struct dense_read *r, const char *raw, float *ds
     }
 }
 
+/* ---- turned matrices ------------------------------------------------------------------------- */
+
+/* The rows of a turned matrix as the file has them. */
+struct turned_rows {
+    const struct quant *quant;
+    char *parts[QUANT_MAX_PARTS]; /* in one block, whose first byte is that of the first part */
+};
+
+/* Reads them; the caller frees the first part. */
+static int read_rows(const struct model *model, const struct dense_read *r,
+                     struct turned_rows *rows, struct fm_error *err)
+{
+    const struct quant *q = rows->quant = r->vector_quant;
+    const uint32_t n_cols = r->n / r->n_rows;
+    uint64_t bytes[QUANT_MAX_PARTS], all = 0;
+    for (unsigned p = 0; p < q->n_parts; p++) {
+        const uint64_t first = quant_part_row(q, p, r->first_row);
+        const uint64_t last = quant_part_row(q, p, r->first_row + r->n_rows - 1);
+        bytes[p] = (last - first + 1) * quant_part_row_bytes(q, p, n_cols);
+        all += bytes[p];
+    }
+    char *at = mem_new(all, 1, "rows of a matrix", err);
+    int rc = at != NULL ? 0 : FM_ERR_NOMEM;
+    for (unsigned p = 0; rc == 0 && p < q->n_parts; p++, at += bytes[p - 1]) {
+        const struct source_file *file = &model->source->files[r->turned->parts[p].file];
+        const uint64_t skip = quant_part_row(q, p, r->first_row) *
+                              quant_part_row_bytes(q, p, n_cols);
+        rows->parts[p] = at;
+        rc = plat_read_at(file->fd, file->path, at, bytes[p], r->turned->parts[p].offset + skip,
+                          err);
+    }
+    return rc;
+}
+
+/* Decodes row i of the matrix. */
+static void decode_row(const struct dense_read *r, const struct turned_rows *rows, uint32_t i,
+                       float *x)
+{
+    const struct quant *q = rows->quant;
+    const uint32_t n_cols = r->n / r->n_rows;
+    const void *parts[QUANT_MAX_PARTS];
+    for (unsigned p = 0; p < q->n_parts; p++)
+        parts[p] = rows->parts[p] + (quant_part_row(q, p, r->first_row + i) -
+                                     quant_part_row(q, p, r->first_row)) *
+                                        quant_part_row_bytes(q, p, n_cols);
+    q->decode_row(q, parts, x, n_cols);
+}
+
+/* Row by row: column j of all rows goes to row j of the result, as floats, which are encoded
+ * last. */
+static void turn(const struct dense_read *r, const struct turned_rows *rows, float *x,
+                 float *turned, char *dst)
+{
+    const struct quant *to = r->turned_quant;
+    const uint32_t n_rows = r->n_rows, n_cols = r->n / n_rows;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        decode_row(r, rows, i, x);
+        for (uint32_t j = 0; j < n_cols; j++)
+            turned[(size_t)j * n_rows + i] = x[j];
+    }
+    for (uint32_t j = 0; j < n_cols; j++) {
+        void *part[] = {dst + j * quant_row_bytes(to, n_rows)};
+        to->encode_row(to, turned + (size_t)j * n_rows, part, n_rows);
+    }
+}
+
+/* What is read here of a packed tensor is verified with the rows beside it, from the file. */
+static int read_turned(const struct model *model, char *dst, const struct dense_read *r,
+                       struct fm_error *err)
+{
+    struct turned_rows rows = {0};
+    const uint32_t n_cols = r->n / r->n_rows;
+    float *x = mem_new((size_t)r->n + n_cols, sizeof *x, "a matrix", err);
+    int rc = x != NULL ? read_rows(model, r, &rows, err) : FM_ERR_NOMEM;
+    if (rc == 0)
+        turn(r, &rows, x, x + n_cols, dst);
+    mem_free(rows.parts[0]);
+    mem_free(x);
+    return rc;
+}
+
 /* A vector is a tensor of its own. Its padding is zero in a packed file, as it is in `raw`. */
 static int check_vector(const struct model *model, const struct packed_tensor *tensor,
                         const void *raw, struct fm_error *err)
@@ -95,7 +170,7 @@ static int check_vector(const struct model *model, const struct packed_tensor *t
                                                 : packed_explain_tensor(model->source, tensor, err);
 }
 
-static int read_vector(const struct model *model, char *dense, const struct dense_read *r,
+static int read_vector(const struct model *model, float *dst, const struct dense_read *r,
                        bool checks, struct fm_error *err)
 {
     const struct source_file *file = &model->source->files[r->file];
@@ -109,7 +184,6 @@ static int read_vector(const struct model *model, char *dense, const struct dens
     if (rc == 0 && tensor != NULL)
         rc = check_vector(model, tensor, raw, err);
     if (rc == 0) {
-        float *dst = (float *)(void *)(dense + r->dense_offset);
         const void *parts[] = {raw};
         if (r->n_rows > 1)
             decode_turned(r, raw, dst);
@@ -126,15 +200,32 @@ static int read_vector(const struct model *model, char *dense, const struct dens
 
 struct dense_load {
     const struct model *model;
-    char *dense; /* model->dense, for the host */
+    bool checks;
     struct dense_plan *plan;
+    struct dense_window window; /* of the reads at hand */
+    struct dense_read *reads;   /* [n_reads], those of the window, sorted by their place on disk */
+    size_t n_reads;
+    char *dense; /* the window's bytes, for the host */
     int *direct_fds; /* [n_files]: past the page cache, or -1 */
     char *buffers;   /* [N_READERS, READER_BYTES] */
-    uint64_t begin, end; /* of this round, in bytes of all matrices one after the other */
+    struct pool *pool;
+    uint64_t begin, end; /* of this round, in bytes of the window's matrices one after the other */
     struct load_outcome {
         int rc;
         struct fm_error err;
     } outcomes[N_READERS];
+};
+
+static char *place_of(const struct dense_load *load, uint64_t dense_offset)
+{
+    return load->dense + (dense_offset - load->window.begin_offset);
+}
+
+/* How far all of the dense weights are. */
+struct load_progress {
+    fm_progress_fn *show;
+    void *ctx;
+    uint64_t done, total;
 };
 
 /* Reads whole pages of a file to their final place. */
@@ -180,21 +271,21 @@ static uint64_t piece_bytes(uint64_t offset, uint64_t left)
     return left < MEM_PAGE ? left : left / MEM_PAGE * MEM_PAGE;
 }
 
-/* Reads the bytes from `begin` to `end` of all matrices, piece by piece. */
+/* Reads the bytes from `begin` to `end` of the window's matrices, piece by piece. */
 static int read_range(const struct dense_load *load, char *buffer, uint64_t begin, uint64_t end,
                       struct fm_error *err)
 {
     uint64_t at = 0; /* where the matrix begins */
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < load->plan->n_reads && at < end; i++) {
-        const struct dense_read *r = &load->plan->reads[i];
+    for (size_t i = 0; rc == 0 && i < load->n_reads && at < end; i++) {
+        const struct dense_read *r = &load->reads[i];
         if (r->vector_quant != NULL)
             continue;
         uint64_t from = begin > at ? begin - at : 0;
         const uint64_t to = end - at < r->bytes ? end - at : r->bytes;
         while (rc == 0 && from < to) {
             const uint64_t n = piece_bytes(r->offset + from, to - from);
-            rc = read_piece(load, r->file, buffer, load->dense + r->dense_offset + from, n,
+            rc = read_piece(load, r->file, buffer, place_of(load, r->dense_offset + from), n,
                             r->offset + from, err);
             from += n;
         }
@@ -225,21 +316,36 @@ static int outcome_of(const struct dense_load *load, struct fm_error *err)
     return 0;
 }
 
-static int read_matrices(struct dense_load *load, struct pool *pool, uint64_t total,
-                         uint64_t *done, fm_progress_fn *progress, void *progress_ctx,
-                         struct fm_error *err)
+static int read_vectors(struct dense_load *load, struct load_progress *p, struct fm_error *err)
 {
-    const uint64_t n_vectors = *done;
-    while (*done < total) {
-        load->begin = *done - n_vectors;
-        load->end = total - *done < ROUND_BYTES ? total - n_vectors : load->begin + ROUND_BYTES;
-        pool_run(pool, read_part, load);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < load->n_reads; i++) {
+        const struct dense_read *r = &load->reads[i];
+        if (r->vector_quant == NULL)
+            continue;
+        char *to = place_of(load, r->dense_offset);
+        rc = r->turned != NULL ? read_turned(load->model, to, r, err)
+                               : read_vector(load->model, (float *)(void *)to, r, load->checks,
+                                             err);
+        p->done += r->bytes;
+    }
+    return rc;
+}
+
+static int read_matrices(struct dense_load *load, struct load_progress *p, struct fm_error *err)
+{
+    uint64_t all = 0;
+    for (size_t i = 0; i < load->n_reads; i++)
+        all += load->reads[i].vector_quant == NULL ? load->reads[i].bytes : 0;
+    for (load->begin = 0; load->begin < all; load->begin = load->end) {
+        load->end = all - load->begin < ROUND_BYTES ? all : load->begin + ROUND_BYTES;
+        pool_run(load->pool, read_part, load);
         int rc = outcome_of(load, err);
         if (rc != 0)
             return rc;
-        *done = n_vectors + load->end;
-        if (progress != NULL)
-            progress(progress_ctx, *done, total);
+        p->done += load->end - load->begin;
+        if (p->show != NULL)
+            p->show(p->ctx, p->done, p->total);
     }
     return 0;
 }
@@ -253,18 +359,26 @@ static void check_share(void *ctx, unsigned part, unsigned n_parts)
     const struct packed *packed = load->model->source->packed;
     for (size_t i = part; i < packed->n_tensors && outcome->rc == 0; i += n_parts)
         outcome->rc = dense_check_matrix(load->model, &packed->tensors[i], load->dense,
-                                         load->plan->reads, load->plan->n_reads, &outcome->err);
+                                         load->window.begin_offset, load->reads, load->n_reads,
+                                         &outcome->err);
 }
 
-/* Verifies the bytes in memory. A packed model has checksums; of other models it is only known
- * whether a file has changed since its header was read. */
-static int check_dense(struct dense_load *load, struct pool *pool, struct fm_error *err)
+/* Verifies the window's bytes in memory, if the model has checksums. */
+static int check_window(struct dense_load *load, struct fm_error *err)
+{
+    if (load->model->source->packed == NULL || !load->checks)
+        return 0;
+    pool_run(load->pool, check_share, load);
+    return outcome_of(load, err);
+}
+
+/* Of models without checksums it is only known whether a file has changed since its header was
+ * read. */
+static int check_files(const struct dense_load *load, struct fm_error *err)
 {
     const struct source *source = load->model->source;
-    if (source->packed != NULL) {
-        pool_run(pool, check_share, load);
-        return outcome_of(load, err);
-    }
+    if (source->packed != NULL || !load->checks)
+        return 0;
     for (uint32_t i = 0; i < source->n_files; i++)
         if (source_file_has_changed(&source->files[i]))
             return source_explain_change(source->files[i].path, err);
@@ -273,6 +387,18 @@ static int check_dense(struct dense_load *load, struct pool *pool, struct fm_err
 
 /* ---- layout ---------------------------------------------------------------------------------- */
 
+static uint64_t dense_offset_of(const struct dense_load *load, const void *part)
+{
+    return (uint64_t)((const char *)part - (const char *)load->model->dense);
+}
+
+/* Whether a matrix lies in the window: the whole matrix, then. */
+static bool is_in_window(const struct dense_load *load, const struct weight *w)
+{
+    const uint64_t at = dense_offset_of(load, w->parts[0]);
+    return at >= load->window.begin_offset && at < load->window.end_offset;
+}
+
 /* Prepares weights in the piece that the host may write. */
 static void prepare_share(void *ctx, unsigned part, unsigned n_parts)
 {
@@ -280,51 +406,85 @@ static void prepare_share(void *ctx, unsigned part, unsigned n_parts)
     const struct weight_preparer *preparer = load->model->preparer;
     for (size_t i = 0; i < load->plan->n_products; i++) {
         struct weight w = *load->plan->products[i];
+        if (!is_in_window(load, &w) || !preparer->changes(&w))
+            continue;
         for (unsigned p = 0; p < w.quant->n_parts; p++)
-            w.parts[p] =
-                load->dense + ((const char *)w.parts[p] - (const char *)load->model->dense);
-        if (preparer->changes(&w))
-            preparer->prepare(&w, part, n_parts);
+            w.parts[p] = place_of(load, dense_offset_of(load, w.parts[p]));
+        preparer->prepare(&w, part, n_parts);
     }
 }
 
-static void prepare_matrices(struct dense_load *load, struct pool *pool)
+static void prepare_matrices(struct dense_load *load)
 {
     const struct weight_preparer *preparer = load->model->preparer;
     if (preparer == NULL)
         return;
-    pool_run(pool, prepare_share, load);
+    pool_run(load->pool, prepare_share, load);
     for (size_t i = 0; i < load->plan->n_products; i++) {
         struct weight *w = load->plan->products[i];
-        w->is_interleaved |= preparer->changes(w);
+        if (is_in_window(load, w))
+            w->is_interleaved |= preparer->changes(w);
+    }
+}
+
+/* ---- copies for the host --------------------------------------------------------------------- */
+
+/* Finds a place for each copy; without a device the weight itself is the copy. The pointers to the
+ * weights are set. */
+static int place_copies(struct model *model, const struct dense_plan *plan, struct fm_error *err)
+{
+    uint64_t used = 0;
+    if (plan->n_copies > 0 && !model->memory->is_host) {
+        model->host_copies = mem_new_aligned(MEM_CACHE_LINE, model->host_copy_bytes,
+                                             "copies of dense weights", err);
+        if (model->host_copies == NULL)
+            return FM_ERR_NOMEM;
+    }
+    for (size_t i = 0; i < plan->n_copies; i++) {
+        const struct dense_copy *c = &plan->copies[i];
+        *c->at = model->host_copies == NULL
+                     ? *c->of : (const float *)(const void *)(model->host_copies + used);
+        used += c->bytes;
+    }
+    return 0;
+}
+
+/* Copies what lies in the window. */
+static void copy_for_host(const struct dense_load *load)
+{
+    const struct model *model = load->model;
+    char *to = model->host_copies;
+    for (size_t i = 0; to != NULL && i < load->plan->n_copies; i++) {
+        const struct dense_copy *c = &load->plan->copies[i];
+        const uint64_t at = dense_offset_of(load, *c->of);
+        const uint64_t begin = at > load->window.begin_offset ? at : load->window.begin_offset;
+        const uint64_t last = at + c->bytes < load->window.end_offset ? at + c->bytes
+                                                                      : load->window.end_offset;
+        if (begin < last)
+            memcpy(to + (begin - at), place_of(load, begin), last - begin);
+        to += c->bytes;
     }
 }
 
 /* ---- gaps ------------------------------------------------------------------------------------ */
 
-static int by_place_in_memory(const void *a, const void *b)
+/* Clears the gaps between weights, so that the block has the same bytes at every start. Leaves the
+ * reads sorted by their place in memory. */
+static void clear_gaps(const struct dense_load *load)
 {
-    const struct dense_read *x = a, *y = b;
-    return (x->dense_offset > y->dense_offset) - (x->dense_offset < y->dense_offset);
-}
-
-/* Clears the gaps between weights, so that the block has the same bytes at every start. */
-static void clear_gaps(const struct model *model, char *dense, struct dense_plan *plan)
-{
-    uint64_t end = 0;
-    qsort(plan->reads, plan->n_reads, sizeof *plan->reads, by_place_in_memory);
-    for (size_t i = 0; i < plan->n_reads; i++) {
-        const struct dense_read *r = &plan->reads[i];
-        memset(dense + end, 0, (size_t)(r->dense_offset - end));
-        end = r->dense_offset +
-              (r->vector_quant != NULL ? (uint64_t)r->n * sizeof(float) : r->bytes);
+    uint64_t end = load->window.begin_offset;
+    dense_sort_in_memory(load->reads, load->n_reads);
+    for (size_t i = 0; i < load->n_reads; i++) {
+        const struct dense_read *r = &load->reads[i];
+        memset(place_of(load, end), 0, (size_t)(r->dense_offset - end));
+        end = r->dense_offset + dense_read_fills(r);
     }
-    memset(dense + end, 0, (size_t)(model->dense_bytes - end));
+    memset(place_of(load, end), 0, (size_t)(load->window.end_offset - end));
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-static int open_load(struct dense_load *load, struct pool **pool, struct fm_error *err)
+static int open_load(struct dense_load *load, struct fm_error *err)
 {
     const struct source *source = load->model->source;
     load->direct_fds = mem_new(source->n_files, sizeof *load->direct_fds, "file numbers", err);
@@ -340,12 +500,12 @@ static int open_load(struct dense_load *load, struct pool **pool, struct fm_erro
         if (load->plan->reads[i].vector_quant == NULL && load->direct_fds[file] < 0)
             rc = source_reopen_direct(&source->files[file], &load->direct_fds[file], err);
     }
-    return rc != 0 ? rc : pool_open(N_READERS, false, pool, err);
+    return rc != 0 ? rc : pool_open(N_READERS, false, &load->pool, err);
 }
 
-static void close_load(struct dense_load *load, struct pool *pool)
+static void close_load(struct dense_load *load)
 {
-    pool_close(pool);
+    pool_close(load->pool);
     for (uint32_t i = 0; load->direct_fds != NULL && i < load->model->source->n_files; i++)
         plat_close(load->direct_fds[i]);
     mem_free(load->direct_fds);
@@ -360,48 +520,77 @@ uint64_t model_dense_read_bytes(const struct model *model)
     return total;
 }
 
-static int load_into(struct model *model, char *dense, bool checks, fm_progress_fn *progress,
-                     void *progress_ctx, struct fm_error *err)
+static int load_window(struct dense_load *load, struct load_progress *p, struct fm_error *err)
 {
-    struct dense_plan *plan = model->dense_plan;
-    struct dense_load load = {.model = model, .dense = dense, .plan = plan};
-    struct pool *pool = NULL;
-    qsort(plan->reads, plan->n_reads, sizeof *plan->reads, by_place_on_disk);
-    const uint64_t total = model_dense_read_bytes(model);
-    uint64_t done = 0;
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < plan->n_reads; i++) {
-        if (plan->reads[i].vector_quant == NULL)
-            continue;
-        rc = read_vector(model, dense, &plan->reads[i], checks, err);
-        done += plan->reads[i].bytes;
-    }
+    qsort(load->reads, load->n_reads, sizeof *load->reads, by_place_on_disk);
+    int rc = read_vectors(load, p, err);
     if (rc == 0)
-        rc = open_load(&load, &pool, err);
+        rc = read_matrices(load, p, err);
     if (rc == 0)
-        rc = read_matrices(&load, pool, total, &done, progress, progress_ctx, err);
-    if (rc == 0 && checks)
-        rc = check_dense(&load, pool, err);
-    for (size_t i = 0; rc == 0 && i < plan->n_pointers; i++)
-        *plan->pointers[i].at = (const char *)model->dense + plan->pointers[i].dense_offset;
+        rc = check_window(load, err);
     if (rc == 0) {
-        prepare_matrices(&load, pool);
-        clear_gaps(model, dense, plan);
+        copy_for_host(load);
+        prepare_matrices(load);
     }
-    close_load(&load, pool);
+    clear_gaps(load);
+    return rc;
+}
+
+static int load_windows(struct dense_load *load, const bool *joined, struct load_progress *p,
+                        struct fm_error *err)
+{
+    const struct memory *memory = load->model->memory;
+    const uint64_t all = load->model->dense_bytes;
+    int rc = 0;
+    while (rc == 0 && load->window.end_offset < all) {
+        dense_next_window(load->plan, joined, memory->handy_bytes, all, &load->window);
+        char *at = (char *)load->model->dense + load->window.begin_offset;
+        const uint64_t bytes = load->window.end_offset - load->window.begin_offset;
+        load->reads = load->plan->reads + load->window.first;
+        load->n_reads = load->window.end - load->window.first;
+        load->dense = memory_open(memory, at, bytes, MEMORY_FILL);
+        if (load->dense == NULL)
+            return err_set(err, FM_ERR_NOMEM, "out of memory: %llu bytes of dense weights",
+                           (unsigned long long)bytes);
+        rc = load_window(load, p, err);
+        memory_close(memory, at, bytes);
+    }
+    return rc;
+}
+
+static int load_all(struct model *model, struct dense_load *load, struct load_progress *p,
+                    struct fm_error *err)
+{
+    const struct dense_plan *plan = load->plan;
+    bool *joined = NULL;
+    int rc = open_load(load, err);
+    for (size_t i = 0; i < plan->n_pointers; i++)
+        *plan->pointers[i].at = (const char *)load->model->dense + plan->pointers[i].dense_offset;
+    if (rc == 0)
+        rc = place_copies(model, plan, err);
+    dense_sort_in_memory(plan->reads, plan->n_reads);
+    if (rc == 0 && load->model->memory->handy_bytes > 0)
+        rc = dense_find_joined(load->model, plan, &joined, err);
+    if (rc == 0)
+        rc = load_windows(load, joined, p, err);
+    if (rc == 0)
+        rc = check_files(load, err);
+    close_load(load);
+    mem_free(joined);
     return rc;
 }
 
 int model_load_dense(struct model *model, const struct memory *memory, bool checks,
                      fm_progress_fn *progress, void *progress_ctx, struct fm_error *err)
 {
+    struct dense_load load = {.model = model, .checks = checks, .plan = model->dense_plan};
+    struct load_progress p = {.show = progress, .ctx = progress_ctx,
+                              .total = model_dense_read_bytes(model)};
     model->memory = memory;
     model->dense = memory_make(memory, model->dense_bytes, "the dense weights", err);
     if (model->dense == NULL)
         return FM_ERR_NOMEM;
-    char *dense = memory_open(memory, model->dense, model->dense_bytes, MEMORY_FILL);
-    int rc = load_into(model, dense, checks, progress, progress_ctx, err);
-    memory_close(memory, model->dense, model->dense_bytes);
+    const int rc = load_all(model, &load, &p, err);
     if (rc != 0)
         return rc;
     dense_plan_free(model->dense_plan);

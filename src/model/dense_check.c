@@ -9,7 +9,8 @@
 /* A tensor while its bytes are hashed in the order of the file. */
 struct tensor_walk {
     const struct model *model;
-    const char *dense; /* the weights, in host memory */
+    const char *dense; /* the weights, in host memory, from dense_offset `begin` on */
+    uint64_t begin;
     const struct packed_tensor *tensor;
     XXH3_state_t *hash;
     uint64_t at;                    /* hashed up to here, in bytes of dense.bin */
@@ -18,7 +19,7 @@ struct tensor_walk {
 
 static const char *memory_of(const struct tensor_walk *w, const struct dense_read *r)
 {
-    return w->dense + r->dense_offset;
+    return w->dense + (r->dense_offset - w->begin);
 }
 
 /* Returns whether [from, to) contains a byte of the tensor's parts. If not, it is padding. */
@@ -85,12 +86,12 @@ static size_t first_read(const struct dense_read *reads, size_t n_reads, uint64_
 }
 
 int dense_check_matrix(const struct model *model, const struct packed_tensor *tensor,
-                       const char *dense, const struct dense_read *reads, size_t n_reads,
-                       struct fm_error *err)
+                       const char *dense, uint64_t begin, const struct dense_read *reads,
+                       size_t n_reads, struct fm_error *err)
 {
     const uint64_t end = tensor->offset + tensor->bytes;
     struct tensor_walk w = {.model = model, .tensor = tensor, .dense = dense,
-                            .at = tensor->offset};
+                            .begin = begin, .at = tensor->offset};
     w.hash = XXH3_createState();
     if (w.hash == NULL)
         return err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");

@@ -33,6 +33,7 @@ bool expert_layer_changes(const struct model *model, const struct expert_layer *
 
 void expert_layer_prepare(const struct model *model, const struct expert_layer *layer, void *slot)
 {
+    record_settle(&layer->record, slot);
     for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
         const struct weight w = expert_layer_weight(layer, m, slot);
         if (expert_layer_changes(model, layer, m))
@@ -117,18 +118,62 @@ static const struct model_family *find_family(const struct model_options *option
     return NULL;
 }
 
+/* Returns how many characters must be inserted, removed or replaced to make b of a; b is short. */
+#define MAX_TYPE_BYTES 32
+static size_t type_distance(const char *a, const char *b)
+{
+    size_t row[MAX_TYPE_BYTES + 1];
+    const size_t n = strlen(b);
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 0; a[i] != '\0'; i++) {
+        size_t diagonal = row[0]++;
+        for (size_t j = 0; j < n; j++) {
+            size_t best = diagonal + (a[i] != b[j]);
+            diagonal = row[j + 1];
+            best = best < row[j] + 1 ? best : row[j] + 1;
+            row[j + 1] = best < diagonal + 1 ? best : diagonal + 1;
+        }
+    }
+    return row[n];
+}
+
+static bool has_experts(const struct config *config)
+{
+    static const char *const fields[] = {"num_experts", "num_local_experts", "n_routed_experts",
+                                         "moe_num_experts"};
+    size_t i = 0;
+    while (i < sizeof fields / sizeof fields[0] && jdoc_find(config->text, fields[i]) == NULL)
+        i++;
+    return i < sizeof fields / sizeof fields[0];
+}
+
+/* Says what is missing: a model without experts is of no use here. Otherwise names the family whose
+ * name is nearest, because a newer one often is a small change. */
 static int unknown_family(const struct model_options *options, const struct config *config,
                           const char *model_type, struct fm_error *err)
 {
     char known[256] = "";
+    const char *nearest = "";
+    size_t min = SIZE_MAX;
     for (const struct model_family *const *f = options->families; *f != NULL; f++)
         for (const char *const *type = (*f)->model_types; *type != NULL; type++) {
             size_t used = strlen(known);
             (void)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", *type);
+            const size_t n = strlen(*type) <= MAX_TYPE_BYTES ? type_distance(model_type, *type)
+                                                             : SIZE_MAX;
+            nearest = n < min ? *type : nearest;
+            min = n < min ? n : min;
         }
+    if (!has_experts(config))
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: field 'model_type' is \"%s\", and no field says that it has experts: "
+                       "this version runs models with experts only: %s",
+                       config->file, model_type, known);
     return err_set(err, FM_ERR_UNSUPPORTED,
-                   "%s: field 'model_type' is \"%s\"; this version runs %s", config->file,
-                   model_type, known);
+                   "%s: field 'model_type' is \"%s\"; this version runs %s (\"%s\" is the nearest "
+                   "name, but another architecture computes something else)",
+                   config->file, model_type, known, nearest);
 }
 
 /* Returns the family that both the checkpoint and its language model belong to. Only the family's
@@ -199,7 +244,8 @@ void model_gguf_init(struct model_gguf *gguf, const struct model_family *const *
             gguf->families[n++] = (*f)->gguf;
     for (unsigned i = 0; i < MODEL_MAX_NAMES && pretok_at(i) != NULL; i++)
         gguf->patterns[i] = (struct gguf_pattern){
-            pretok_at(i)->gguf_names, pretok_at(i)->regex, pretok_at(i)->gguf_has_nfc};
+            pretok_at(i)->gguf_names, pretok_at(i)->regexes, pretok_at(i)->gguf_has_nfc,
+            pretok_at(i)->gguf_ignores_merges};
 }
 
 int model_source_open(const char *path, const struct model_options *options, struct source **out,
@@ -270,6 +316,7 @@ void model_close(struct model *model)
     mem_free(model->uses);
     if (model->dense != NULL)
         memory_free(model->memory, model->dense);
+    mem_free(model->host_copies);
     dense_plan_free(model->dense_plan);
     source_close(model->source);
     mem_free(model);

@@ -37,6 +37,7 @@ struct extent {
 struct expert_layer {
     uint32_t layer, n_experts;
     char *prefix;         /* of the tensors' names: "model.layers.3.mlp." */
+    uint8_t order;        /* enum expert_order (binder.h): what its tensors' names mean */
     struct record record; /* how an expert lies in its slot */
     uint64_t read_bytes;  /* bytes read per expert */
     uint32_t n_extents;
@@ -121,6 +122,9 @@ struct model {
     const struct weight_preparer *preparer; /* borrowed; NULL: weights stay as they were read */
     struct dense_plan *dense_plan; /* what model_load_dense will read; NULL after it */
     uint64_t dense_bytes, dense_token_bytes;
+    /* Copies of dense floats for the processor beside a device; NULL if not needed. */
+    char *host_copies;
+    uint64_t host_copy_bytes; /* that they take if the memory is a device's */
     uint64_t n_parameters;
     struct model_format_use formats[MODEL_MAX_FORMATS];
     unsigned n_formats;

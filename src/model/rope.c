@@ -59,7 +59,7 @@ void rope_frequencies(const struct rope *rope, unsigned rotary_dim, float *out)
     }
 }
 
-static double mscale_of(double factor, double mscale)
+double rope_mscale(double factor, double mscale)
 {
     return factor <= 1 ? 1 : 0.1 * mscale * fmath_log_of(factor) + 1;
 }
@@ -67,8 +67,8 @@ static double mscale_of(double factor, double mscale)
 double rope_attention_factor(double factor, double mscale, double mscale_all_dim)
 {
     if (mscale != 0 && mscale_all_dim != 0)
-        return mscale_of(factor, mscale) / mscale_of(factor, mscale_all_dim);
-    return mscale_of(factor, 1);
+        return rope_mscale(factor, mscale) / rope_mscale(factor, mscale_all_dim);
+    return rope_mscale(factor, 1);
 }
 
 uint32_t rope_max_context(const struct rope *rope, uint32_t max_positions)

@@ -36,6 +36,9 @@ void rope_frequencies(const struct rope *rope, unsigned rotary_dim, float *out);
  * mscale_all_dim, 0 if the configuration does not have them. */
 double rope_attention_factor(double factor, double mscale, double mscale_all_dim);
 
+/* Returns a factor of YaRN: 1 without scaling. */
+double rope_mscale(double factor, double mscale);
+
 /* Returns the longest context, given the configuration's max_position_embeddings. */
 uint32_t rope_max_context(const struct rope *rope, uint32_t max_positions);
 

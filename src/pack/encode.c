@@ -55,7 +55,8 @@ void encoder_needs_add(struct encoder_needs *needs, const struct quant *from, ui
 
 uint64_t encoder_bytes(const struct encoder_needs *needs)
 {
-    return needs->out_bytes + needs->raw_bytes + needs->max_cols * 3 * sizeof(float);
+    return needs->out_bytes + needs->raw_bytes + needs->max_cols * 3 * sizeof(float) +
+           needs->slot_bytes;
 }
 
 int encoder_init(struct encoder *e, const struct encoder_needs *needs, struct fm_error *err)
@@ -66,11 +67,14 @@ int encoder_init(struct encoder *e, const struct encoder_needs *needs, struct fm
     e->row = mem_new_aligned(MEM_CACHE_LINE, needs->max_cols * sizeof(float), "a row", err);
     e->discarded = mem_new_aligned(MEM_CACHE_LINE, needs->max_cols * sizeof(float), "a row", err);
     e->gathered = mem_new_aligned(MEM_CACHE_LINE, needs->max_cols * sizeof(float), "a row", err);
+    if (needs->slot_bytes > 0)
+        e->slot = mem_new_aligned(MEM_PAGE, needs->slot_bytes, "an expert", err);
     e->hash = XXH3_createState();
     if (e->hash == NULL)
         return err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate a checksum");
     const bool has_all = e->out != NULL && e->raw != NULL && e->row != NULL &&
-                         e->discarded != NULL && e->gathered != NULL;
+                         e->discarded != NULL && e->gathered != NULL &&
+                         (needs->slot_bytes == 0 || e->slot != NULL);
     return has_all ? 0 : FM_ERR_NOMEM;
 }
 
@@ -81,6 +85,7 @@ void encoder_clear(struct encoder *e)
     mem_free(e->row);
     mem_free(e->discarded);
     mem_free(e->gathered);
+    mem_free(e->slot);
     (void)XXH3_freeState(e->hash); /* accepts NULL */
     *e = (struct encoder){0};
 }
@@ -165,6 +170,10 @@ int writer_end(struct writer *s, struct fm_error *err)
 static int read_slot(const struct matrix_source *from, uint64_t at, uint64_t bytes, char *dst,
                      struct fm_error *err)
 {
+    if (from->slot != NULL) {
+        memcpy(dst, from->slot + at, bytes);
+        return 0;
+    }
     for (unsigned i = 0; i < from->n_extents; i++) {
         const struct extent *x = &from->extents[i];
         const uint64_t end = x->slot_offset + x->bytes;
@@ -179,6 +188,17 @@ static int read_slot(const struct matrix_source *from, uint64_t at, uint64_t byt
             return rc;
     }
     return 0;
+}
+
+int encoder_settle(struct encoder *e, const struct source *source, const struct record *record,
+                   const struct extent *extents, unsigned n_extents, struct fm_error *err)
+{
+    const struct matrix_source all = {.source = source, .extents = extents,
+                                      .n_extents = n_extents};
+    int rc = read_slot(&all, 0, record->bytes, e->slot, err);
+    if (rc == 0)
+        record_settle(record, e->slot);
+    return rc;
 }
 
 static int refuse_rows(const struct matrix_source *from, struct fm_error *err)

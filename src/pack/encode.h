@@ -20,12 +20,13 @@ struct encoder {
     float *row;  /* [max_cols] */
     char *discarded; /* [4 * max_cols] parts of a row that are not needed */
     char *gathered; /* [4 * max_cols] a row gathered from an interleaved matrix */
+    char *slot; /* [slot_bytes] an expert that does not lie in order */
     XXH3_state_t *hash;
 };
 
 /* The buffer sizes that a set of matrices needs. */
 struct encoder_needs {
-    uint64_t out_bytes, raw_bytes, max_cols;
+    uint64_t out_bytes, raw_bytes, max_cols, slot_bytes;
 };
 
 int encoder_init(struct encoder *e, const struct encoder_needs *needs, struct fm_error *err);
@@ -55,7 +56,7 @@ void writer_sum(struct writer *s, struct packed_sum *sum);
 /* Writes the rest of the buffer. */
 int writer_end(struct writer *s, struct fm_error *err);
 
-/* A matrix of the source. Its parts lie in a slot, whose bytes lie in files. */
+/* A matrix of the source. Its parts lie in a slot, whose bytes lie in files, or in memory. */
 struct matrix_source {
     const struct source *source;
     const struct quant *quant;
@@ -64,6 +65,7 @@ struct matrix_source {
     const struct extent *extents;
     unsigned n_extents;
     bool is_interleaved;
+    const char *slot; /* NULL: in files */
 };
 
 /* The matrix as it is written: format, order of rows, and places of its parts in the file. An
@@ -74,6 +76,10 @@ struct matrix_target {
     const uint64_t *part_offset; /* relative to base */
     uint64_t base;
 };
+
+/* Reads an expert whole and puts it in order, at e->slot. Needs slot_bytes of record->bytes. */
+int encoder_settle(struct encoder *e, const struct source *source, const struct record *record,
+                   const struct extent *extents, unsigned n_extents, struct fm_error *err);
 
 /* Converts and appends a matrix. Fails with FM_ERR_IO, FM_ERR_UNSUPPORTED or FM_ERR_CANCELLED. */
 int encode_matrix(struct writer *s, const struct matrix_source *from,

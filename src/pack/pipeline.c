@@ -50,6 +50,10 @@ static int write_record(struct pack *pack, const struct pack_file *file, uint32_
     int rc = from->sums == NULL ? 0
                                 : packed_check_record(&files[first->file], first->offset,
                                                       first->bytes, &from->sums[expert], err);
+    const bool is_settled = record_is_settled(&from->record);
+    if (rc == 0 && !is_settled)
+        rc = encoder_settle(s->encoder, pack->model->source, &from->record, first,
+                            from->n_extents, err);
     for (unsigned m = 0; rc == 0 && m < EXPERT_MATRICES; m++) {
         const struct record_matrix *a = &from->record.matrices[m];
         const struct record_matrix *b = &file->to->record.matrices[m];
@@ -57,7 +61,8 @@ static int write_record(struct pack *pack, const struct pack_file *file, uint32_
             .source = pack->model->source, .quant = a->quant, .n_rows = a->n_rows,
             .n_cols = a->n_cols, .part_offset = a->part_offset,
             .extents = first, .n_extents = from->n_extents,
-            .is_interleaved = a->lies_interleaved};
+            .is_interleaved = a->lies_interleaved,
+            .slot = is_settled ? NULL : s->encoder->slot};
         rc = encode_matrix(s, &matrix,
                            &(struct matrix_target){b->quant, b->lies_interleaved, b->part_offset,
                                                    base}, err);

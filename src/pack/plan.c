@@ -213,6 +213,9 @@ static int plan_layer(struct pack *pack, struct choices *choices, uint32_t index
         return err_set(err, FM_ERR_UNSUPPORTED, "layer %u comes after layer %u: layers out of "
                        "order cannot be packed", to->layer, to[-1].layer);
     to->record = from->record;
+    to->record.lies_zipped = to->record.lies_transposed = false;
+    if (!record_is_settled(&from->record) && from->record.bytes > pack->needs.slot_bytes)
+        pack->needs.slot_bytes = from->record.bytes;
     for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
         struct record_matrix *matrix = &to->record.matrices[m];
         const struct quant *quant = matrix->quant;
@@ -293,7 +296,7 @@ static void plan_memory(struct pack *pack)
     needs->max_cols = needs->max_cols > 0 ? needs->max_cols : 1;
     uint64_t out = WORKERS_BYTES / n;
     out = out < MAX_OUT_BYTES ? out : MAX_OUT_BYTES;
-    uint64_t rest = needs->raw_bytes + needs->max_cols * 2 * sizeof(float);
+    uint64_t rest = needs->raw_bytes + needs->max_cols * 2 * sizeof(float) + needs->slot_bytes;
     out = out > rest + ITEM_BYTES + 2 * MEM_PAGE ? out - rest : ITEM_BYTES + 2 * MEM_PAGE;
     needs->out_bytes = out - out % MEM_PAGE;
     while (n > 1 && n * encoder_bytes(needs) > WORKERS_BYTES)
@@ -306,8 +309,8 @@ static void plan_memory(struct pack *pack)
 /* Sorted as by strcmp. */
 static const char *const beside[] = {
     "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "README.md", "chat_template.jinja",
-    "chat_template.json", "generation_config.json", "special_tokens_map.json", "tokenizer.json",
-    "tokenizer_config.json",
+    "chat_template.json", "generation_config.json", "special_tokens_map.json", "tiktoken.model",
+    "tokenizer.json", "tokenizer_config.json",
 };
 _Static_assert(sizeof beside / sizeof beside[0] <= PACK_MAX_FILES, "room for every file");
 

@@ -131,6 +131,15 @@ SHARED_FN void mxfp4_unpack(const uint8_t *__restrict src, uint8_t *__restrict c
     codes_table(codes_fp4_doubled, src + 1, codes);
 }
 
+/* The same codes in the order of the columns: byte i holds columns 2 * i and 2 * i + 1. */
+SHARED_FN void codes_fp4(const uint8_t *__restrict src, uint8_t *__restrict codes, size_t n)
+{
+    for (size_t i = 0; i < n / 2; i++) {
+        codes[2 * i] = codes_fp4_doubled[src[i] & 15];
+        codes[2 * i + 1] = codes_fp4_doubled[src[i] >> 4];
+    }
+}
+
 /* The 16 levels of iq4_nl and iq4_xs, plus 128. */
 SHARED_TABLE uint8_t codes_iq4_levels[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                              129, 141, 153, 166, 181, 197, 217, 241};

@@ -8,8 +8,10 @@
 
 bool interleave_suits(const struct quant *quant, uint64_t n_rows, uint64_t n_cols)
 {
-    return quant->codes == QUANT_CODES_AFFINE && (quant->bits == 4 || quant->bits == 8) &&
-           n_rows % ROWS == 0 &&
+    const bool has_order =
+        quant->codes == QUANT_CODES_FP4 ||
+        (quant->codes == QUANT_CODES_AFFINE && (quant->bits == 4 || quant->bits == 8));
+    return has_order && n_rows % ROWS == 0 &&
            n_cols <= INTERLEAVE_BLOCK_BYTES / ROWS * 8 / quant->bits;
 }
 
@@ -82,6 +84,14 @@ static void turn_halves(const char *from, size_t n, char *to)
                    from + r * row_bytes + i * sizeof(uint16_t), sizeof(uint16_t));
 }
 
+/* Transposes bytes. */
+static void turn_bytes(const char *from, size_t n, char *to)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t r = 0; r < ROWS; r++)
+            to[i * ROWS + r] = from[r * n + i];
+}
+
 /* ---- matrices -------------------------------------------------------------------------------- */
 
 void interleave_part(const struct quant *quant, unsigned part, uint64_t n_cols, void *rows,
@@ -94,6 +104,8 @@ void interleave_part(const struct quant *quant, unsigned part, uint64_t n_cols, 
         memcpy(before, block, ROWS * row_bytes);
         if (part == 0)
             turn_words(before, row_bytes / sizeof(uint32_t), block);
+        else if (quant->part_block_bytes[part] == 1)
+            turn_bytes(before, row_bytes, block);
         else
             turn_halves(before, row_bytes / sizeof(uint16_t), block);
     }
@@ -131,7 +143,7 @@ void interleave_take_row(const struct weight *w, uint64_t r, void *to, const voi
     char *at = to;
     for (unsigned p = 0; p < w->quant->n_parts; p++) {
         const size_t row_bytes = (size_t)quant_part_row_bytes(w->quant, p, w->n_cols);
-        const size_t unit = p == 0 ? sizeof(uint32_t) : sizeof(uint16_t);
+        const size_t unit = p == 0 ? sizeof(uint32_t) : w->quant->part_block_bytes[p];
         const char *from = w->parts[p];
         from += r / ROWS * ROWS * row_bytes + r % ROWS * unit;
         parts[p] = at;

@@ -1,6 +1,7 @@
 /* Number formats of weights. A format is a descriptor that is found by name; only the descriptor
  * knows the sizes. A row of n columns has one byte sequence per part (affine: codes, scales,
- * biases; fp8: codes, scales; all others: one). Each is a sequence of blocks of `block` columns.
+ * biases; fp8 and mxfp4-g32: codes, scales; all others: one). Each is a sequence of blocks of
+ * `block` columns.
  *
  * Descriptors are constants. Any thread may use them, nothing has to be freed, and nothing
  * fails. */
@@ -38,6 +39,7 @@ enum quant_codes {
     QUANT_CODES_Q5_K,
     QUANT_CODES_Q6_K,
     QUANT_CODES_MXFP4,
+    QUANT_CODES_FP4, /* the codes of MXFP4 in one part, its powers of two in another */
     QUANT_CODES_IQ4_NL,
     QUANT_CODES_IQ4_XS,
 };

@@ -295,12 +295,14 @@ static void test_encoders_accept_any_float(void **state)
                 float row[ROW_COLUMNS], decoded[ROW_COLUMNS];
                 for (unsigned k = 0; k < ROW_COLUMNS; k++)
                     memcpy(&row[k], &odd[k % 2 ? a : b], sizeof row[k]);
-                uint8_t *block = take(q->part_block_bytes[0]);
-                void *out[] = {block};
-                const void *in[] = {block};
+                void *out[QUANT_MAX_PARTS] = {NULL};
+                const void *in[QUANT_MAX_PARTS] = {NULL};
+                for (unsigned p = 0; p < q->n_parts; p++)
+                    in[p] = out[p] = take(quant_part_row_bytes(q, p, ROW_COLUMNS));
                 q->encode_row(q, row, out, ROW_COLUMNS);
                 q->decode_row(q, in, decoded, ROW_COLUMNS);
-                free(block);
+                for (unsigned p = 0; p < q->n_parts; p++)
+                    free(out[p]);
             }
     }
 }

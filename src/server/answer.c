@@ -59,7 +59,7 @@ static int take_call(struct answer *a, const struct fm_answer_event *event)
     }
     like.kind = JOB_CALL_END;
     like.is_broken = event->is_broken;
-    if (!like.is_broken)
+    if (!like.is_broken && model_may_restore(a->o.model))
         call_texts_add(a->o.texts, event->call_id, event->name, &a->arguments, event->text,
                        event->text_bytes);
     return give(a, &like, "", 0);

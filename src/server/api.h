@@ -28,7 +28,7 @@ struct api_context {
 
 /* One answer so far. */
 struct api_call_made {
-    char id[32], name[256];
+    char id[64], name[256];
     struct text_buffer arguments;
     bool is_broken; /* they are incomplete */
 };

@@ -162,6 +162,7 @@ int anthropic_conversation(const json_t *body, struct call_texts *texts, struct 
     const char *choice = fields_string(&of, "type", choose != NULL ? "" : NULL);
     const char *thinking = json_string_value(json_object_get(fields_object(&f, "thinking"),
                                                              "type"));
+    const json_t *config = fields_object(&f, "output_config");
     int rc = error->fault == API_GOOD ? 0 : -1;
     if (rc == 0)
         rc = read_system(fields_find(&f, "system"), texts, c, error);
@@ -175,9 +176,9 @@ int anthropic_conversation(const json_t *body, struct call_texts *texts, struct 
         c->forced_name = fields_string(&of, "name", "");
     if (rc == 0 && (choice == NULL || strcmp(choice, "none") != 0))
         rc = read_tools(&f, c);
-    if (rc == 0 && thinking != NULL && strcmp(thinking, "adaptive") != 0)
-        rc = conversation_set(c, "enable_thinking",
-                              json_boolean(strcmp(thinking, "disabled") != 0));
+    conversation_set_effort(c, json_string_value(json_object_get(config, "effort")));
+    if (thinking != NULL && strcmp(thinking, "adaptive") != 0)
+        c->thinks = strcmp(thinking, "disabled") != 0 ? THINKS : THINKS_NOT;
     return error->fault == API_GOOD ? rc : -1;
 }
 

@@ -102,11 +102,7 @@ static int read_variables(const struct fields *f, struct conversation *c)
     int rc = 0;
     json_object_foreach((json_t *)kwargs, key, value)
         rc |= conversation_set(c, key, json_incref(value));
-    if (effort != NULL && json_object_get(kwargs, "reasoning_effort") == NULL)
-        rc |= conversation_set(c, "reasoning_effort", json_string(effort));
-    if (effort != NULL && json_object_get(kwargs, "enable_thinking") == NULL &&
-        (strcmp(effort, "none") == 0 || strcmp(effort, "minimal") == 0))
-        rc |= conversation_set(c, "enable_thinking", json_false());
+    conversation_set_effort(c, effort);
     return rc == 0 ? 0 : api_fail(f->error, API_INTERNAL, NULL, "out of memory for the variables");
 }
 
@@ -180,7 +176,8 @@ static int add_text_prompt(struct api_call *call, struct job_spec *spec, const j
                         "less, or raise the server's --context", n_min,
                         call->context->n_context - 1, bytes, info.max_token_bytes);
     const int rc = fm_tokenize(call->context->model, json_string_value(text),
-                               json_string_length(text), FM_TEXT_WITH_SPECIAL, &ids, &n_ids, &err);
+                               json_string_length(text), FM_TEXT_WITH_SPECIAL | FM_TEXT_WITH_PREFIX,
+                               &ids, &n_ids, &err);
     if (rc != 0)
         return api_fail(&call->error, api_fault_of(rc), "prompt", "%s", err.text);
     return api_add_prompt(call, spec, ids, n_ids);

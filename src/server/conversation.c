@@ -298,9 +298,9 @@ static bool write_conversation(const struct conversation *c, struct text_buffer 
     return is_good;
 }
 
-static int check(struct conversation *c, struct api_error *error)
+static int check(struct conversation *c, const struct fm_model *model, struct api_error *error)
 {
-    if (close_system(c) != 0)
+    if (close_system(c) != 0 || conversation_fit(c, model) != 0)
         return api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
     return json_array_size(c->messages) > 0
                ? 0 : api_fail(error, API_BAD, "messages", "'messages' must be an array with at "
@@ -367,13 +367,15 @@ int conversation_ids(struct conversation *c, const struct fm_model *model, size_
     now.max_tokens = max_tokens;
     *ids = NULL;
     *n_ids = 0;
-    if (check(c, error) != 0 || check_size(c, model, max_tokens, error) != 0)
+    if (check(c, model, error) != 0 || check_size(c, model, max_tokens, error) != 0)
         return -1;
     int rc = write_conversation(c, &text)
                  ? fm_chat_tokenize(model, text_buffer_text(&text), text.n, &now, ids, n_ids,
                                         &err)
                  : err_set(&err, FM_ERR_NOMEM, "out of memory for the conversation");
     text_buffer_clear(&text);
+    if (rc == FM_ERR_FORMAT && conversation_spell_arguments(c))
+        return conversation_ids(c, model, max_tokens, ids, n_ids, error);
     if (rc == FM_ERR_ARG && *n_ids > 0)
         return api_fail(error, API_CONTEXT, "messages", "prompt is too long: %s", err.text);
     return rc == 0 ? 0 : template_fault(rc, &err, error);
@@ -386,12 +388,14 @@ int conversation_render(struct conversation *c, const struct fm_model *model, ch
     struct text_buffer text = {0};
     const struct fm_chat_options now = clock_now();
     *out = NULL;
-    if (check(c, error) != 0)
+    if (check(c, model, error) != 0)
         return -1;
     int rc = write_conversation(c, &text)
                  ? fm_chat_render(model, text_buffer_text(&text), text.n, &now, out, bytes, &err)
                  : err_set(&err, FM_ERR_NOMEM, "out of memory for the conversation");
     text_buffer_clear(&text);
+    if (rc == FM_ERR_FORMAT && conversation_spell_arguments(c))
+        return conversation_render(c, model, out, bytes, error);
     return rc == 0 ? 0 : template_fault(rc, &err, error);
 }
 

@@ -23,6 +23,8 @@ struct conversation {
     json_t *tools;     /* [{type: function, function: {...}}]; NULL: none */
     json_t *strict;    /* 'strict' of each tool; NULL: none */
     json_t *variables; /* for the template; NULL: none */
+    char effort[16];   /* how much to reason; empty: the template's default */
+    enum { THINKS_BY_DEFAULT, THINKS, THINKS_NOT } thinks;
     bool is_forced;    /* a tool must be called: */
     const char *forced_name; /* this one, borrowed from the request; NULL: any */
     bool is_one_call;        /* at most one call per answer */
@@ -51,6 +53,16 @@ int conversation_add_tool(struct conversation *c, const char *name, const char *
 int conversation_note_strict(struct conversation *c, const json_t *strict, const char *path,
                              struct api_error *error);
 int conversation_set(struct conversation *c, const char *variable, json_t *value); /* takes it */
+/* Records the effort of a request: "none" and "minimal" switch reasoning off, others on. NULL: none
+ * was given. */
+void conversation_set_effort(struct conversation *c, const char *effort);
+/* Adapts the conversation to what the model's template reads (conversation_fit.c): names of the
+ * effort, ids of calls, and one call per message where calls are messages. Returns 0, or -1 when
+ * memory runs out. A second time it changes nothing. */
+int conversation_fit(struct conversation *c, const struct fm_model *model);
+/* Turns the arguments of all past calls into text, for templates that expect it. Returns false if
+ * there are none or memory runs out. */
+bool conversation_spell_arguments(struct conversation *c);
 /* Reads OpenAI's tool_choice and parallel_tool_calls, and reads the tools with `read` unless the
  * choice is none. */
 typedef int conversation_tools_fn(const struct fields *f, struct conversation *c);

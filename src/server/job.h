@@ -89,7 +89,7 @@ struct job_event {
     struct job_logprobs logprobs; /* of the tokens since the last event that had some */
     struct mem_account *account;  /* gets `bytes` back; NULL: none were taken */
     uint64_t bytes;
-    char id[32], name[256];
+    char id[64], name[256];
     size_t text_bytes;
     char text[];
 };

@@ -95,6 +95,23 @@ enum MHD_Result get_slots(struct request *r)
 
 /* ---- what the page shows -------------------------------------------------------------------- */
 
+/* Returns what a GPU holds and did; NULL: memory ran out. */
+static json_t *gpu_json(const struct fm_stats *m)
+{
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", m->gpu,
+                     "budget_bytes", (json_int_t)m->gpu_budget_bytes,
+                     "dense_bytes", (json_int_t)m->gpu_dense_bytes,
+                     "cache_bytes", (json_int_t)m->gpu_cache_bytes,
+                     "kv_bytes", (json_int_t)m->gpu_kv_bytes,
+                     "scratch_bytes", (json_int_t)m->gpu_scratch_bytes,
+                     "n_slots", (json_int_t)m->n_gpu_slots,
+                     "n_expert_hits", (json_int_t)m->n_expert_hits_gpu,
+                     "n_experts_sent", (json_int_t)m->n_experts_sent,
+                     "n_experts_computed", (json_int_t)m->n_experts_computed,
+                     "n_experts_moved_up", (json_int_t)m->n_experts_moved_up,
+                     "n_experts_moved_down", (json_int_t)m->n_experts_moved_down);
+}
+
 enum MHD_Result get_stats(struct request *r)
 {
     const struct server_options *o = &r->server->options;
@@ -102,16 +119,17 @@ enum MHD_Result get_stats(struct request *r)
     jobs_stats(r->server->jobs, &s);
     const double share = o->limit_share != NULL && s.window_s > 0 && s.is_decode_only
                              ? o->limit_share(o->ctx, &s.before, &s.model, s.position) : -1;
-    return reply_json(
-        r,
-        json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:o, s:f, s:I, s:I, s:o}", "model",
-                  r->server->context.model_name, "n_context", (int)r->server->context.n_context,
-                  "active", (int)s.n_running, "queued", (int)s.n_queued, "tokens_per_s",
-                  s.answer_per_s, "prefill_tokens_per_s", s.prompt_per_s, "hit_rate",
-                  number_or_null(s.hit_rate), "read_bytes_per_s", s.read_bytes_per_s,
-                  "memory_bytes", (json_int_t)plat_resident_bytes(), "memory_budget_bytes",
-                  (json_int_t)s.model.memory_budget_bytes, "limit_share",
-                  number_or_null(share > 1 ? 1 : share)));
+    json_t *stats = json_pack(
+        "{s:s, s:i, s:i, s:i, s:f, s:f, s:o, s:f, s:I, s:I, s:o}", "model",
+        r->server->context.model_name, "n_context", (int)r->server->context.n_context,
+        "active", (int)s.n_running, "queued", (int)s.n_queued, "tokens_per_s", s.answer_per_s,
+        "prefill_tokens_per_s", s.prompt_per_s, "hit_rate", number_or_null(s.hit_rate),
+        "read_bytes_per_s", s.read_bytes_per_s, "memory_bytes", (json_int_t)plat_resident_bytes(),
+        "memory_budget_bytes", (json_int_t)s.model.memory_budget_bytes, "limit_share",
+        number_or_null(share > 1 ? 1 : share));
+    if (s.model.gpu != NULL)
+        (void)json_object_set_new(stats, "gpu", gpu_json(&s.model));
+    return reply_json(r, stats);
 }
 
 enum MHD_Result get_experts(struct request *r)
@@ -135,6 +153,39 @@ static bool add_metric(struct text_buffer *out, const struct metric *m)
 {
     return text_add_format(out, "# HELP flashmoe_%s %s\n# TYPE flashmoe_%s %s\nflashmoe_%s %.17g\n",
                            m->name, m->help, m->name, m->type, m->name, m->value);
+}
+
+static bool add_metrics(struct text_buffer *out, const struct metric *metrics, size_t n)
+{
+    bool is_good = true;
+    for (size_t i = 0; is_good && i < n; i++)
+        is_good = add_metric(out, &metrics[i]);
+    return is_good;
+}
+
+/* Adds nothing without a GPU. */
+static bool add_gpu_metrics(struct text_buffer *out, const struct fm_stats *m)
+{
+    const struct metric metrics[] = {
+        {"gpu_memory_budget_bytes", "gauge", "Budget of the GPU's memory.",
+         (double)m->gpu_budget_bytes},
+        {"gpu_dense_bytes", "gauge", "Of it: dense weights.", (double)m->gpu_dense_bytes},
+        {"gpu_cache_bytes", "gauge", "Of it: experts.", (double)m->gpu_cache_bytes},
+        {"gpu_kv_bytes", "gauge", "Of it: KV and state.", (double)m->gpu_kv_bytes},
+        {"gpu_scratch_bytes", "gauge", "Of it: scratch.", (double)m->gpu_scratch_bytes},
+        {"gpu_slots", "gauge", "Experts that fit into the GPU's memory.", (double)m->n_gpu_slots},
+        {"gpu_expert_hits_total", "counter", "Experts found in the GPU's memory.",
+         (double)m->n_expert_hits_gpu},
+        {"gpu_experts_sent_total", "counter", "Experts copied to the GPU for one use.",
+         (double)m->n_experts_sent},
+        {"gpu_experts_computed_total", "counter", "Experts computed by the processor instead.",
+         (double)m->n_experts_computed},
+        {"gpu_experts_moved_up_total", "counter", "Experts moved to the GPU's memory.",
+         (double)m->n_experts_moved_up},
+        {"gpu_experts_moved_down_total", "counter", "Experts moved back to the host's memory.",
+         (double)m->n_experts_moved_down},
+    };
+    return m->gpu == NULL || add_metrics(out, metrics, sizeof metrics / sizeof metrics[0]);
 }
 
 enum MHD_Result get_metrics(struct request *r)
@@ -184,9 +235,8 @@ enum MHD_Result get_metrics(struct request *r)
         {"uptime_seconds", "gauge", "Time since the start.",
          (double)(plat_now_ns() - server->begin_ns) * 1e-9},
     };
-    bool is_good = true;
-    for (size_t i = 0; is_good && i < sizeof metrics / sizeof metrics[0]; i++)
-        is_good = add_metric(&out, &metrics[i]);
+    const bool is_good = add_metrics(&out, metrics, sizeof metrics / sizeof metrics[0]) &&
+                         add_gpu_metrics(&out, &s.model);
     const enum MHD_Result result =
         is_good ? reply_bytes(r, "text/plain; version=0.0.4; charset=utf-8",
                               text_buffer_text(&out), out.n)

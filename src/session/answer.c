@@ -30,6 +30,10 @@ struct fm_answer {
     bool bias_forbids; /* the logit bias forbids some token */
     bool is_constrained; /* the grammar constrains the sampler */
     bool is_over, is_finished;
+    /* Text that may begin a stop string is held back. Where the text of special tokens lies in what
+     * was pushed and has not been shown: pairs of offsets, and the offsets reached. */
+    struct text_buffer marked;
+    uint64_t n_pushed, n_shown;
     bool has_only_call;  /* the single allowed call is complete: the rest is dropped */
     enum fm_end end; /* FM_END_CANCELLED until it is over */
     int found;       /* index of the stop string; -1: none */
@@ -125,22 +129,82 @@ static void take_part(void *ctx, const struct message_event *part)
     }
 }
 
-static int push_parts(struct fm_answer *a, const char *text, size_t bytes, struct fm_error *err)
+struct span {
+    uint64_t begin, end;
+};
+
+/* Returns how many of the next bytes are of one kind: the text of special tokens, or not. */
+static size_t same_kind(struct fm_answer *a, size_t bytes, bool *is_marked)
 {
-    if (bytes == 0)
-        return 0;
-    if (a->parts != NULL)
-        return message_push(a->parts, text, bytes, err);
-    give_text(a, FM_EVENT_TEXT, text, bytes);
-    return 0;
+    const struct span *span = (const struct span *)a->marked.data;
+    *is_marked = false;
+    if (a->marked.n == 0)
+        return bytes;
+    *is_marked = a->n_shown >= span->begin;
+    const uint64_t n = (*is_marked ? span->end : span->begin) - a->n_shown;
+    if (n > bytes)
+        return bytes;
+    if (*is_marked) {
+        a->marked.n -= sizeof *span;
+        memmove(a->marked.data, (const char *)a->marked.data + sizeof *span, a->marked.n);
+    }
+    return (size_t)n;
 }
 
-static int push_text(struct fm_answer *a, const char *text, size_t bytes, struct fm_error *err)
+static int push_parts(struct fm_answer *a, const char *text, size_t bytes, struct fm_error *err)
+{
+    if (bytes > 0 && a->parts == NULL)
+        give_text(a, FM_EVENT_TEXT, text, bytes);
+    int rc = 0;
+    for (size_t at = 0; rc == 0 && at < bytes && a->parts != NULL;) {
+        bool is_marked;
+        const size_t n = same_kind(a, bytes - at, &is_marked);
+        /* The grammar has written a forced call: the text of a marker is the marker. */
+        is_marked = is_marked || a->o.lead != NULL;
+        rc = is_marked ? message_push_marked(a->parts, text + at, n, err)
+                       : message_push(a->parts, text + at, n, err);
+        a->n_shown += n;
+        at += n;
+    }
+    return rc;
+}
+
+/* Pushes text that the template could have written around a call. */
+static int push_template(struct fm_answer *a, const char *text, struct fm_error *err)
+{
+    return text != NULL ? message_push_marked(a->parts, text, strlen(text), err) : 0;
+}
+
+/* Returns true for the frames of messages, which stop strings do not look at: a user who stops at
+ * "final" does not mean the channel. */
+static bool is_frame(const struct fm_answer *a, bool is_marked)
+{
+    const enum message_place place = a->parts != NULL ? message_place(a->parts) : MESSAGE_ANYWHERE;
+    return place == MESSAGE_IN_HEADER || (place != MESSAGE_ANYWHERE && is_marked);
+}
+
+static int push_frame(struct fm_answer *a, const char *text, size_t bytes, struct fm_error *err)
+{
+    const char *held = NULL;
+    size_t held_bytes = 0;
+    stop_match_finish(a->stop, &held, &held_bytes);
+    int rc = push_parts(a, held, held_bytes, err);
+    a->n_pushed += bytes;
+    if (rc == 0)
+        rc = push_parts(a, text, bytes, err);
+    return rc != 0 ? rc : a->rc;
+}
+
+static int push_text(struct fm_answer *a, const char *text, size_t bytes, bool is_marked,
+                     struct fm_error *err)
 {
     const char *shown = NULL;
     size_t shown_bytes = 0;
+    if (bytes > 0 && a->found < 0 && is_frame(a, is_marked))
+        return push_frame(a, text, bytes, err);
     int rc = bytes > 0 && a->found < 0
                  ? stop_match_push(a->stop, text, bytes, &shown, &shown_bytes, &a->found, err) : 0;
+    a->n_pushed += bytes;
     if (rc == 0)
         rc = push_parts(a, shown, shown_bytes, err);
     assert(a->found < (int)a->o.n_stops);
@@ -159,11 +223,16 @@ static int push_token(struct fm_answer *a, int32_t id, struct fm_error *err)
     size_t bytes = 0;
     int rc = fm_decoder_push(a->decoder, id, &text, &bytes, err);
     if (rc == 0)
-        rc = push_text(a, text, bytes, err);
+        rc = push_text(a, text, bytes, false, err);
     if (rc != 0 || a->parts == NULL || !fm_token_is_special(a->model, id))
         return rc;
     text = fm_token_text(a->model, id, &bytes);
-    return text != NULL && dialect_is_marker(text, bytes) ? push_text(a, text, bytes, err) : 0;
+    if (text == NULL || bytes == 0 || !dialect_is_marker(model_dialects(a->model), text, bytes))
+        return 0;
+    const struct span span = {a->n_pushed, a->n_pushed + bytes};
+    if (!text_buffer_add(&a->marked, (const char *)&span, sizeof span))
+        return err_set(err, FM_ERR_NOMEM, "out of memory: the answer is too long");
+    return push_text(a, text, bytes, true, err);
 }
 
 static int give_token(struct fm_answer *a, const float *logits, int32_t id, struct fm_error *err)
@@ -185,6 +254,9 @@ static int give_token(struct fm_answer *a, const float *logits, int32_t id, stru
 static void begin_grammar(struct fm_answer *a)
 {
     if (a->is_constrained || a->o.grammar == NULL || a->is_reasoning)
+        return;
+    const enum message_place place = a->parts != NULL ? message_place(a->parts) : MESSAGE_ANYWHERE;
+    if (a->o.lead == NULL && place != MESSAGE_ANYWHERE && place != MESSAGE_IN_ANSWER)
         return;
     a->is_constrained = true;
     fm_grammar_reset(a->o.grammar);
@@ -238,6 +310,8 @@ int answer_take(struct fm_answer *a, const float *logits, bool is_full, int32_t 
     }
     if (rc == 0)
         rc = push_token(a, id, err);
+    if (a->parts != NULL && message_place(a->parts) != MESSAGE_ANYWHERE)
+        a->is_reasoning = message_place(a->parts) == MESSAGE_IN_REASONING;
     a->n_reasoning += a->is_reasoning;
     assert(a->n_reasoning <= a->n_tokens);
     begin_grammar(a);
@@ -274,13 +348,13 @@ int fm_answer_finish(struct fm_answer *a, struct fm_error *err)
     const bool is_cut = a->end == FM_END_LENGTH || a->end == FM_END_CONTEXT ||
                         a->end == FM_END_CANCELLED;
     fm_decoder_finish(a->decoder, &text, &bytes);
-    int rc = push_text(a, text, bytes, err);
+    int rc = push_text(a, text, bytes, false, err);
     if (rc == 0 && a->found < 0) {
         stop_match_finish(a->stop, &text, &bytes);
         rc = push_parts(a, text, bytes, err);
     }
-    if (rc == 0 && a->o.tail != NULL && !is_cut)
-        rc = push_parts(a, a->o.tail, strlen(a->o.tail), err);
+    if (rc == 0 && !is_cut)
+        rc = push_template(a, a->o.tail, err);
     if (rc == 0 && a->parts != NULL)
         rc = is_cut ? message_cut(a->parts, err) : message_finish(a->parts, err);
     if (rc == 0)
@@ -326,6 +400,14 @@ static int parse_tools(struct fm_answer *a, const json_t **tools, struct fm_erro
     return 0;
 }
 
+static bool is_special(const void *ctx, const char *text)
+{
+    const struct fm_model *model = ctx;
+    int32_t id;
+    return model->tokenizer != NULL && tokenizer_find(model->tokenizer, text, &id) &&
+           tokenizer_is_special(model->tokenizer, id);
+}
+
 static int open_parts(struct fm_answer *a, const json_t *tools, struct fm_error *err)
 {
     const int rc = parse_tools(a, &tools, err);
@@ -333,7 +415,10 @@ static int open_parts(struct fm_answer *a, const json_t *tools, struct fm_error 
         return rc;
     const struct message_options how = {
         .is_thinking = a->o.is_reasoning,
-        .dialects = tools != NULL ? model_dialects(a->model) : NULL,
+        .dialects = model_dialects(a->model),
+        .is_without_calls = tools == NULL,
+        .is_special = is_special,
+        .special_ctx = a->model,
         .hold_calls = a->o.hold_calls,
         .is_call = a->o.lead != NULL,
         .tools = tools,
@@ -375,13 +460,15 @@ int answer_open_tools(const struct fm_model *model, const struct fm_answer_optio
         rc = open_sampler(a, err);
     if (rc == 0)
         rc = fm_decoder_open(model, &a->decoder, err);
+    if (rc == 0 && a->o.n_prompt > 0 && (!a->o.is_chat || a->o.lead != NULL))
+        decoder_continue(a->decoder); /* the answer goes on with the prompt's text */
     const unsigned n_stops = a->o.lead != NULL ? 0 : a->o.n_stops; /* a forced call is not text */
     if (rc == 0)
         rc = stop_match_open(a->o.stops, n_stops, &a->stop, err);
     if (rc == 0 && a->o.is_chat)
         rc = open_parts(a, tools, err);
-    if (rc == 0 && a->o.lead != NULL)
-        rc = push_parts(a, a->o.lead, strlen(a->o.lead), err);
+    if (rc == 0)
+        rc = push_template(a, a->o.lead, err);
     if (rc == 0)
         rc = a->rc;
     if (rc != 0) {
@@ -408,6 +495,7 @@ void fm_answer_close(struct fm_answer *a)
     stop_match_close(a->stop);
     message_close(a->parts);
     json_decref(a->tools);
+    text_buffer_clear(&a->marked);
     mem_free(a);
 }
 
@@ -452,7 +540,15 @@ bool fm_prompt_opens_reasoning(const struct fm_model *model, const int32_t *ids,
 
 const struct dialect *const *model_dialects(const struct fm_model *model)
 {
-    return model->chat != NULL ? chat_dialects(model->chat) : dialect_all();
+    return model->chat != NULL ? chat_dialects(model->chat) : dialect_defaults();
+}
+
+bool model_may_restore(const struct fm_model *model)
+{
+    bool may = true;
+    for (const struct dialect *const *d = model_dialects(model); *d != NULL; d++)
+        may = may && (*d)->may_restore;
+    return may;
 }
 
 int answer_forced_call(const struct fm_model *model, const int32_t *ids, size_t n_ids,

@@ -13,7 +13,7 @@ extern "C" {
 
 struct dialect;
 
-#define ANSWER_CALL_BYTES 96
+#define ANSWER_CALL_BYTES 128
 
 /* Opens an answer like fm_answer_open, with tools that are already parsed and borrowed until the
  * answer is closed. With NULL, takes the tools of `options`. Fails like fm_answer_open. */
@@ -28,6 +28,10 @@ int answer_take(struct fm_answer *a, const float *logits, bool is_full, int32_t 
 /* Returns the dialects that the model's template uses (chat/dialect.h), NULL-terminated. The model
  * owns the list. */
 const struct dialect *const *model_dialects(const struct fm_model *model);
+
+/* Returns whether the text of a past call may stand in the content of its message
+ * (chat/dialect.h). */
+bool model_may_restore(const struct fm_model *model);
 
 /* The text around a call that the model is forced to make. */
 struct forced_call {

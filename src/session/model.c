@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/gpu.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -51,16 +52,56 @@ static int read_eos_token(struct fm_model *m, struct fm_error *err)
     return rc;
 }
 
-static int open_tokenizer(struct fm_model *m, struct fm_error *err)
+/* add_bos_token decides whether bos_token comes before a text. Without it the tokenizer's own
+ * template does. */
+static int read_prefix(struct fm_model *m, const struct jdoc *config, struct fm_error *err)
 {
-    char label[LIMIT_PATH_BYTES], *text;
-    size_t bytes;
-    int rc = source_read_text(m->engine.model->source, "tokenizer.json", LIMIT_TOKENIZER_JSON_BYTES,
-                              &text, &bytes, label, err);
+    const json_t *adds = jdoc_find(config->root, "add_bos_token");
+    const json_t *bos = jdoc_find(config->root, "bos_token");
+    const char *text = json_string_value(json_is_object(bos) ? jdoc_find(bos, "content") : bos);
+    int32_t id;
+    if (adds != NULL && !json_is_boolean(adds))
+        return err_set(err, FM_ERR_FORMAT, "%s: field 'add_bos_token' is not true or false",
+                       config->file);
+    if (json_is_false(adds))
+        tokenizer_set_prefix(m->tokenizer, NULL, 0);
+    else if (adds != NULL && text != NULL && tokenizer_find(m->tokenizer, text, &id))
+        tokenizer_set_prefix(m->tokenizer, &id, 1);
+    return 0;
+}
+
+/* Reads tokenizer.json, or Kimi's tiktoken.model. `label` names the file. */
+static int read_tokenizer(struct fm_model *m, char label[LIMIT_PATH_BYTES], struct fm_error *err)
+{
+    static const char *const names[] = {"tokenizer.json", "tiktoken.model"};
+    const struct source *source = m->engine.model->source;
+    char *text = NULL;
+    size_t bytes = 0;
+    struct jdoc config = {0};
+    int rc = 0;
+    unsigned i = 0;
+    for (; rc == 0 && text == NULL && i < 2; i++)
+        rc = source_read_text(source, names[i], LIMIT_TOKENIZER_JSON_BYTES, &text, &bytes, label,
+                              err);
     if (rc != 0 || text == NULL)
         return rc;
-    rc = tokenizer_parse(label, text, bytes, &m->tokenizer, err);
+    rc = source_read_json(source, "tokenizer_config.json", LIMIT_CONFIG_JSON_BYTES, &config, err);
+    if (rc == 0)
+        rc = i == 1 ? tokenizer_parse(label, text, bytes, &m->tokenizer, err)
+                    : tokenizer_parse_tiktoken(label, text, bytes, &config, &m->tokenizer, err);
+    if (rc == 0)
+        rc = read_prefix(m, &config, err);
+    jdoc_clear(&config);
     mem_free(text);
+    return rc;
+}
+
+static int open_tokenizer(struct fm_model *m, struct fm_error *err)
+{
+    char label[LIMIT_PATH_BYTES];
+    int rc = read_tokenizer(m, label, err);
+    if (rc == 0 && m->tokenizer == NULL)
+        return 0;
     if (rc == 0 && tokenizer_n_ids(m->tokenizer) > m->engine.model->shape.vocabulary)
         rc = err_set(err, FM_ERR_FORMAT,
                      "%s: the highest token id is %zu, the model's vocab_size %u", label,
@@ -184,28 +225,42 @@ static int open_into(struct fm_model *m, const char *path,
     return rc != 0 ? rc : open_batch(m, err);
 }
 
-int fm_model_open(const char *path, const struct fm_model_options *options,
-                  struct fm_model **out, struct fm_error *err)
+/* *without_gpu: it failed because of a GPU that nobody asked for. */
+static int open_model(const char *path, const struct fm_model_options *options,
+                      struct fm_model **out, bool *without_gpu, struct fm_error *err)
 {
-    *out = NULL;
-    struct own_options own;
-    int rc = own_options_take(&own, options, err);
-    if (rc != 0)
-        return rc;
     struct fm_model *m = mem_new(1, sizeof *m, "the model", err);
     if (m == NULL)
         return FM_ERR_NOMEM;
     fenv_t host;
     (void)feholdexcept(&host);  /* as in fm_eval_batch: this computes tables and norms */
     (void)fesetenv(FE_DFL_ENV);
-    rc = open_into(m, path, &own.o, err);
+    const int rc = open_into(m, path, options, err);
     (void)fesetenv(&host);
-    if (rc != 0) {
+    *without_gpu = gpu_can_do_without(&m->engine.gpu);
+    if (rc != 0)
         fm_model_close(m);
+    else
+        *out = m;
+    return rc;
+}
+
+int fm_model_open(const char *path, const struct fm_model_options *options,
+                  struct fm_model **out, struct fm_error *err)
+{
+    *out = NULL;
+    struct own_options own;
+    struct fm_error why;
+    bool without_gpu = false;
+    int rc = own_options_take(&own, options, err);
+    if (rc == 0)
+        rc = open_model(path, &own.o, out, &without_gpu, err != NULL ? err : &why);
+    if (rc == 0 || !without_gpu)
         return rc;
-    }
-    *out = m;
-    return 0;
+    log_warn("gpu", "the processor computes alone: %s", err != NULL ? err->text : why.text);
+    own.o.gpu = "off";
+    own.o.gpu_memory_bytes = 0;
+    return open_model(path, &own.o, out, &without_gpu, err);
 }
 
 void fm_model_close(struct fm_model *m)
@@ -343,6 +398,20 @@ bool fm_model_experts(const struct fm_model *m, unsigned i, bool *resident, uint
     return true;
 }
 
+bool fm_model_places(const struct fm_model *m, unsigned i, uint8_t *places)
+{
+    uint32_t within;
+    const struct stage *stage = engine_find_expert_layer(&m->engine, i, &within);
+    if (stage == NULL)
+        return false;
+    expert_cache_tiers(stage->cache, within, places);
+    for (uint32_t e = 0; e < m->engine.model->shape.n_experts; e++)
+        places[e] = places[e] == CACHE_TIERS              ? FM_PLACE_DISK
+                    : stage->has_gpu && places[e] == 0 ? FM_PLACE_GPU
+                                                       : FM_PLACE_MEMORY;
+    return true;
+}
+
 double fm_model_hit_rate(const struct fm_model *m, uint64_t cache_bytes, unsigned *n_slots)
 {
     const struct engine *engine = &m->engine;
@@ -370,6 +439,10 @@ static void add_cache_stats(const struct engine *e, struct fm_stats *stats)
     stats->n_cache_slots = cache.n_slots;
     stats->n_expert_hits = cache.n_hits;
     stats->n_expert_misses = cache.n_misses;
+    stats->n_expert_hits_gpu = stage->has_gpu ? cache.n_hits - cache.n_hits_below : 0;
+    stats->n_experts_sent = cache.n_sent;
+    stats->n_experts_moved_up = cache.n_moved_up;
+    stats->n_experts_moved_down = cache.n_moved_down;
     stats->n_expert_late = cache.n_late;
     stats->n_guesses = cache.n_guesses;
     stats->n_guesses_used = cache.n_guesses_used;
@@ -379,6 +452,28 @@ static void add_cache_stats(const struct engine *e, struct fm_stats *stats)
     stats->reader = stage->reader_name;
     stats->io = expert_store_is_direct(stage->store) ? "direct" : "page";
     stats->policy = heat_policy_name(e->streaming.policy);
+}
+
+static void add_gpu_stats(const struct stage *stage, struct fm_stats *stats)
+{
+    const struct budget *b = &stage->device;
+    stats->gpu = stage->be->level;
+    stats->cpu_level = stage->host_be != NULL ? stage->host_be->level : stage->be->level;
+    stats->gpu_budget_bytes = b->total;
+    stats->gpu_dense_bytes = b->dense;
+    stats->gpu_cache_bytes = b->cache;
+    stats->gpu_kv_bytes = b->sessions + b->kv;
+    stats->gpu_scratch_bytes = b->scratch;
+    stats->n_gpu_slots = b->n_slots;
+    stats->gpu_min_bytes = b->min;
+    stats->gpu_max_bytes = b->max;
+    if (stage->host_be == NULL)
+        return;
+    struct far_stats far;
+    forward_far_stats(stage->forward, &far);
+    stats->n_experts_computed = far.n_computed;
+    stats->expert_send_ns = far.send_ns;
+    stats->expert_compute_ns = far.compute_ns;
 }
 
 int fm_model_stats(const struct fm_model *m, struct fm_stats *out)
@@ -415,6 +510,8 @@ int fm_model_stats(const struct fm_model *m, struct fm_stats *out)
         .approximate = approximate_label(m),
     };
     add_cache_stats(e, &stats);
+    if (e->stages[0].has_gpu)
+        add_gpu_stats(&e->stages[0], &stats);
     return sized_give(out, &stats, sizeof stats);
 }
 
@@ -425,50 +522,117 @@ int fm_model_set_memory(struct fm_model *m, uint64_t bytes, struct fm_error *err
     return elastic_set(&m->engine, bytes, err);
 }
 
-static int make_plan(const struct fm_model *m, const struct fm_model_options *options,
-                     struct fm_plan *plan, struct fm_error *err)
+int fm_model_set_gpu_memory(struct fm_model *m, uint64_t bytes, struct fm_error *err)
+{
+    if (m->is_metadata_only || !m->engine.stages[0].has_gpu)
+        return err_set(err, FM_ERR_ARG, "the model uses no GPU");
+    return elastic_set_device(&m->engine, bytes, err);
+}
+
+/* What a plan is made of: one budget, or with a GPU two. */
+struct planned {
+    struct budget device, host; /* device.total is 0 without a GPU */
+    uint64_t min_bytes;         /* the smallest budget of the host's memory; 0: unknown */
+};
+
+static int plan_gpu(const struct fm_model *m, const struct fm_model_options *options,
+                    const struct budget_terms *terms, struct gpu_choice *gpu,
+                    struct planned *made, struct fm_error *err)
 {
     struct fm_model_options min = *options;
-    struct streaming streaming;
-    struct budget b, smallest;
+    struct budget device = {0}, smallest = {0};
+    min.memory_bytes = 1; /* never enough */
+    int rc = engine_plan_gpu(m->engine.model, terms, gpu->bytes, options, &made->device,
+                             &made->host, err);
+    if (rc == 0 || rc == FM_ERR_BUDGET)
+        (void)engine_plan_gpu(m->engine.model, terms, gpu->bytes, &min, &device, &smallest, NULL);
+    made->min_bytes = smallest.need;
+    if (rc == FM_ERR_BUDGET)
+        rc = gpu_refuse(gpu, rc, err);
+    return rc;
+}
+
+static int plan_host(const struct fm_model *m, const struct fm_model_options *options,
+                     const struct budget_terms *terms, struct planned *made, struct fm_error *err)
+{
+    struct fm_model_options min = *options;
+    struct budget smallest;
     min.memory_bytes = 1;
-    if (options->n_stages > 1)
-        return err_set(err, FM_ERR_ARG, "a plan is made for one stage, not for %u",
-                       options->n_stages);
-    const bool is_elastic = elastic_is_on(options);
-    int rc = streaming_choose(&streaming, options, err);
-    if (rc != 0)
-        return rc;
-    plat_memory_trim();
-    io_choose(&streaming, m->engine.model, false);
-    streaming_fit(&streaming, m->engine.model);
-    const uint64_t reader = streaming_bytes(&streaming, m->engine.model);
-    rc = budget_plan(&b, m->engine.model, m->engine.kv_format, reader, options, is_elastic, err);
-    if (rc != 0 && (rc != FM_ERR_BUDGET || b.need == 0))
+    made->device = (struct budget){0};
+    const int rc = budget_plan(&made->host, m->engine.model, terms, options, err);
+    if (rc != 0 && (rc != FM_ERR_BUDGET || made->host.need == 0))
         return rc; /* a larger budget would not help */
     /* One byte is never enough, so this computes the minimum. It comes second so that memory made
      * resident by the first call is counted. */
-    (void)budget_plan(&smallest, m->engine.model, m->engine.kv_format, reader, &min,
-                      is_elastic, NULL);
-    plan->min_bytes = smallest.need;
-    if (rc != 0)
-        return rc;
-    assert(b.program + b.caller + b.dense + b.sessions + b.kv + b.scratch + b.cache <= b.total);
+    (void)budget_plan(&smallest, m->engine.model, terms, &min, NULL);
+    made->min_bytes = smallest.need;
+    return rc;
+}
+
+static void fill_plan(const struct planned *made, const char *gpu, struct fm_plan *plan)
+{
+    const struct budget *b = &made->host, *d = &made->device;
+    assert(b->program + b->caller + b->dense + b->sessions + b->kv + b->scratch + b->cache <=
+           b->total);
     *plan = (struct fm_plan){
-        .memory_budget_bytes = b.total,
-        .memory_program_bytes = b.program + b.caller,
-        .memory_dense_bytes = b.dense,
-        .memory_cache_bytes = b.cache,
-        .memory_kv_bytes = b.sessions + b.kv,
-        .memory_kv_max_bytes = b.sessions + budget_kv_max(&b),
-        .memory_scratch_bytes = b.scratch,
-        .n_cache_slots = b.n_slots,
-        .prefill_chunk = b.max_rows,
-        .n_context = b.n_context,
-        .n_threads = b.n_threads,
-        .min_bytes = plan->min_bytes,
+        .memory_budget_bytes = b->total,
+        .memory_program_bytes = b->program + b->caller,
+        .memory_dense_bytes = b->dense,
+        .memory_cache_bytes = b->cache,
+        .memory_kv_bytes = b->sessions + b->kv,
+        .memory_kv_max_bytes = b->sessions + budget_kv_max(b),
+        .memory_scratch_bytes = b->scratch,
+        .n_cache_slots = (uint64_t)b->n_slots + d->n_slots,
+        .prefill_chunk = b->max_rows,
+        .n_context = b->n_context,
+        .n_threads = b->n_threads,
+        .min_bytes = made->min_bytes,
     };
-    return 0;
+    if (gpu == NULL)
+        return;
+    (void)snprintf(plan->gpu, sizeof plan->gpu, "%s", gpu);
+    plan->gpu_budget_bytes = d->total;
+    plan->gpu_dense_bytes = d->dense;
+    plan->gpu_cache_bytes = d->cache;
+    plan->gpu_kv_bytes = d->sessions + d->kv;
+    plan->gpu_kv_max_bytes = d->sessions + budget_kv_max(d);
+    plan->gpu_scratch_bytes = d->scratch;
+    plan->n_gpu_slots = d->n_slots;
+}
+
+static int make_plan(const struct fm_model *m, const struct fm_model_options *options,
+                     struct fm_plan *plan, struct fm_error *err)
+{
+    struct streaming streaming;
+    struct planned made = {0};
+    struct gpu_choice gpu = {0};
+    if (options->n_stages > 1)
+        return err_set(err, FM_ERR_ARG, "a plan is made for one stage, not for %u",
+                       options->n_stages);
+    int rc = streaming_choose(&streaming, options, err);
+    if (rc == 0)
+        rc = gpu_check(options, err);
+    if (rc == 0)
+        rc = gpu_choose(options, &gpu, err);
+    if (rc != 0) {
+        gpu_drop(&gpu);
+        return rc;
+    }
+    plat_memory_trim();
+    io_choose(&streaming, m->engine.model, false);
+    streaming_fit(&streaming, m->engine.model);
+    const struct budget_terms terms = {
+        .kv_format = m->engine.kv_format, .is_elastic = elastic_is_on(options),
+        .reader_bytes = streaming_bytes(&streaming, m->engine.model)};
+    if (gpu.device != NULL)
+        rc = plan_gpu(m, options, &terms, &gpu, &made, err);
+    if (rc == 0 && gpu.device == NULL)
+        rc = plan_host(m, options, &terms, &made, err);
+    plan->min_bytes = made.min_bytes;
+    if (rc == 0)
+        fill_plan(&made, gpu.device != NULL ? gpu_name(gpu.device) : NULL, plan);
+    gpu_drop(&gpu);
+    return rc;
 }
 
 int fm_model_plan(const struct fm_model *m, const struct fm_model_options *options,

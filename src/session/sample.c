@@ -188,13 +188,36 @@ static int32_t pick_best(const struct candidate *c, size_t n)
     return best.id;
 }
 
-/* Returns the best token that list_candidates would list, without listing; -1: none. */
+#define GREEDY_BLOCK 256u
+#define GREEDY_LANES 16u
+
+/* Returns the greatest of GREEDY_BLOCK logits. */
+static float greatest(const float *logits)
+{
+    float most[GREEDY_LANES];
+    memcpy(most, logits, sizeof most);
+    for (uint32_t i = GREEDY_LANES; i < GREEDY_BLOCK; i += GREEDY_LANES)
+        for (uint32_t j = 0; j < GREEDY_LANES; j++)
+            most[j] = logits[i + j] > most[j] ? logits[i + j] : most[j];
+    for (uint32_t j = 1; j < GREEDY_LANES; j++)
+        most[0] = most[j] > most[0] ? most[j] : most[0];
+    return most[0];
+}
+
+/* Returns the best token that list_candidates would list, without listing; -1: none. A token is
+ * looked at only if its block has one that is better than the best so far. */
 static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
 {
     const uint32_t *allowed = s->grammar != NULL ? constraint_mask(s->grammar) : NULL;
+    const uint32_t n = s->model->engine.model->shape.vocabulary;
     int32_t best = -1;
     float best_logit = -INFINITY;
-    for (uint32_t id = 0; id < s->model->engine.model->shape.vocabulary; id++) {
+    for (uint32_t id = 0; id < n; id++) {
+        while (!s->adjust.is_on && id % GREEDY_BLOCK == 0 && n - id >= GREEDY_BLOCK &&
+               !(greatest(logits + id) > best_logit))
+            id += GREEDY_BLOCK;
+        if (id == n)
+            break;
         const float logit = s->adjust.is_on ? adjust_logit(&s->adjust, id, logits[id]) : logits[id];
         if (!(logit > best_logit) || !is_allowed(s, allowed, id))
             continue; /* a tie goes to the lower id */

@@ -52,7 +52,7 @@ static uint32_t n_ids(const struct fm_model *m)
 static int get_vocabulary(const struct fm_model *m, const struct grammar_vocabulary **out,
                           struct fm_error *err)
 {
-    if (m->tokenizer == NULL || m->engine.model->n_stop_tokens == 0)
+    if (m->tokenizer == NULL || (m->engine.model->n_stop_tokens == 0 && m->n_chat_stops == 0))
         return err_set(err, FM_ERR_UNSUPPORTED,
                        "answers cannot be constrained to a schema: '%s' has no %s",
                        m->engine.model->source->path, m->tokenizer == NULL
@@ -87,6 +87,9 @@ int fm_grammar_open_form(const struct fm_model *m, const struct grammar_form *fo
     struct grammar_form spelled = *form;
     if (spelled.call == NULL)
         spelled.call = dialect_forced_call(model_dialects(m));
+    /* Where calls are messages of their own, the answer itself contains none. */
+    if (spelled.schema != NULL && dialect_frames_of(model_dialects(m)) != NULL)
+        spelled.n_tools = 0;
     struct fm_grammar *g = mem_new(1, sizeof *g, "a grammar", err);
     if (g == NULL)
         return FM_ERR_NOMEM;
@@ -116,6 +119,12 @@ void fm_grammar_reset(struct fm_grammar *g)
     grammar_reset(g->grammar);
 }
 
+static void allow(struct fm_grammar *g, int32_t id)
+{
+    if ((uint32_t)id < n_ids(g->model))
+        g->bits[id / 32] |= 1u << id % 32;
+}
+
 const uint32_t *constraint_mask(struct fm_grammar *g)
 {
     const uint32_t *mask = grammar_mask(g->grammar);
@@ -123,11 +132,10 @@ const uint32_t *constraint_mask(struct fm_grammar *g)
         return mask;
     memcpy(g->bits, mask, (n_ids(g->model) / 32 + 1) * sizeof *g->bits);
     const struct model *model = g->model->engine.model;
-    for (unsigned i = 0; i < model->n_stop_tokens; i++) {
-        const uint32_t id = (uint32_t)model->stop_tokens[i];
-        if (id < n_ids(g->model))
-            g->bits[id / 32] |= 1u << id % 32;
-    }
+    for (unsigned i = 0; i < model->n_stop_tokens; i++)
+        allow(g, model->stop_tokens[i]);
+    for (unsigned i = 0; i < g->model->n_chat_stops; i++)
+        allow(g, g->model->chat_stops[i]);
     return g->bits;
 }
 
@@ -143,7 +151,7 @@ int fm_grammar_accept(struct fm_grammar *g, int32_t id, struct fm_error *err)
 {
     if (g->is_ended)
         return err_set(err, FM_ERR_ARG, "the answer is over");
-    if (!model_is_stop_token(g->model->engine.model, id))
+    if (!fm_token_is_stop(g->model, id))
         return grammar_accept(g->grammar, id, err);
     g->is_ended = grammar_may_end(g->grammar);
     return g->is_ended ? 0 : err_set(err, FM_ERR_ARG, "token %d ends the answer before it is "

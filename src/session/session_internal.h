@@ -18,10 +18,17 @@
 extern "C" {
 #endif
 
+#define CHAT_STOPS_MAX 8
+
+struct fm_decoder;
+
 struct fm_model {
     struct engine engine;
     struct tokenizer *tokenizer; /* NULL without tokenizer.json */
     struct chat *chat;           /* NULL without a tokenizer */
+    /* Tokens of the chat's dialects that end an answer, beside those of the model's files. */
+    int32_t chat_stops[CHAT_STOPS_MAX];
+    unsigned n_chat_stops;
     struct model_grammars *grammars; /* shared by all grammars (session_grammar.c) */
     struct fm_sampling default_sampling;
     bool is_metadata_only;
@@ -56,6 +63,9 @@ struct fm_session {
 /* Opens the chat template and special tokens of the model (text.c). Without files it succeeds and
  * chat has no template. */
 int chat_form_open(struct fm_model *m, struct fm_error *err);
+
+/* Says that a decoder's text continues another one, so a space at its beginning belongs to it. */
+void decoder_continue(struct fm_decoder *decoder);
 
 /* Opens what the grammars of a model share: a lock, and a vocabulary that the first grammar
  * creates. Fails with FM_ERR_NOMEM. Close accepts a model without grammars. */

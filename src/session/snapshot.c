@@ -61,12 +61,26 @@ static int hash_config(const struct model *model, uint64_t *hash, struct fm_erro
 
 /* Hashes the dense weights as they lie in memory. A model cut into other stages has another hash,
  * so its snapshots are not interchangeable. */
-static void hash_dense(const struct model *model, uint64_t *hash)
+static int hash_dense(const struct model *model, uint64_t *hash, struct fm_error *err)
 {
-    const void *dense =
-        memory_open(model->memory, model->dense, model->dense_bytes, MEMORY_LOOK);
-    *hash = XXH3_64bits_withSeed(dense, model->dense_bytes, *hash ^ model_identity(model));
-    memory_close(model->memory, model->dense, model->dense_bytes);
+    XXH3_state_t *state = XXH3_createState();
+    if (state == NULL)
+        return err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
+    (void)XXH3_64bits_reset_withSeed(state, *hash ^ model_identity(model));
+    uint64_t at = 0;
+    while (at < model->dense_bytes) {
+        char *piece = (char *)model->dense + at;
+        const uint64_t n = memory_handy(model->memory, model->dense_bytes - at);
+        const void *bytes = memory_open(model->memory, piece, n, MEMORY_LOOK);
+        if (bytes == NULL)
+            break;
+        (void)XXH3_64bits_update(state, bytes, n);
+        memory_close(model->memory, piece, n);
+        at += n;
+    }
+    *hash = XXH3_64bits_digest(state);
+    (void)XXH3_freeState(state);
+    return at == model->dense_bytes ? 0 : err_set(err, FM_ERR_NOMEM, "out of memory: weights");
 }
 
 static int sample_stage(const struct stage *stage, uint64_t *hash, struct fm_error *err)
@@ -88,10 +102,12 @@ int snapshot_identity(const struct fm_model *m, uint64_t *identity, struct fm_er
     if (m->routes != NULL)
         return err_set(err, FM_ERR_ARG, "snapshots cannot be used with routes, which replace the "
                        "model's routers");
-    for (uint32_t i = 0; i < e->n_stages; i++)
-        hash_dense(e->stages[i].model, &hash);
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < e->n_stages; i++)
+        rc = hash_dense(e->stages[i].model, &hash, err);
     hash = XXH3_64bits_withSeed(m->approximate, strlen(m->approximate), hash);
-    int rc = hash_config(e->model, &hash, err);
+    if (rc == 0)
+        rc = hash_config(e->model, &hash, err);
     for (uint32_t i = 0; rc == 0 && i < e->n_stages; i++)
         rc = sample_stage(&e->stages[i], &hash, err);
     *identity = hash;
@@ -179,10 +195,18 @@ static void transfer(struct snapshot_file *f, void *bytes, uint64_t n)
 static void transfer_memory(struct snapshot_file *f, const struct memory *memory, void *at,
                             uint64_t n)
 {
-    if (f->rc != 0 || n == 0)
-        return;
-    transfer(f, memory_open(memory, at, n, f->writes ? MEMORY_LOOK : MEMORY_FILL), n);
-    memory_close(memory, at, n);
+    char *piece = at;
+    for (uint64_t n_piece; f->rc == 0 && n > 0; n -= n_piece, piece += n_piece) {
+        n_piece = memory_handy(memory, n);
+        void *bytes =
+            memory_open(memory, piece, n_piece, f->writes ? MEMORY_LOOK : MEMORY_FILL);
+        if (bytes == NULL) {
+            f->rc = err_set(f->err, FM_ERR_NOMEM, "out of memory: a part of the session");
+            return;
+        }
+        transfer(f, bytes, n_piece);
+        memory_close(memory, piece, n_piece);
+    }
 }
 
 /* Transfers the recurrent state of all layers: the session's own, or that of a mark. */

@@ -85,7 +85,7 @@ static void test_enums(void **state)
 static void test_flags(void **state)
 {
     static const char text[] = "<|im_end|>";
-    static const int wrong[] = {2, 3, 256, 257, -1, INT_MAX, INT_MIN, INT_MIN + 1};
+    static const int wrong[] = {4, 5, 256, 257, -1, INT_MAX, INT_MIN, INT_MIN + 1};
     int32_t other;
     (void)state;
     struct fm_model *nano = open_metadata();
@@ -94,8 +94,8 @@ static void test_flags(void **state)
         size_t n_ids = 7;
         struct fm_error err = {0};
         refused(fm_tokenize(nano, text, strlen(text), wrong[i], &ids, &n_ids, &err), &err,
-                "the flags of fm_tokenize are %d: expected FM_TEXT_PLAIN (0) or "
-                "FM_TEXT_WITH_SPECIAL (1)", wrong[i]);
+                "the flags of fm_tokenize are %d: expected FM_TEXT_PLAIN (0) or a sum of "
+                "FM_TEXT_WITH_SPECIAL (1) and FM_TEXT_WITH_PREFIX (2)", wrong[i]);
         assert_null(ids);
         assert_int_equal(n_ids, 0);
     }

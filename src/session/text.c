@@ -15,23 +15,57 @@ static int needs_tokenizer(const struct fm_model *m, struct fm_error *err)
                    m->engine.model->source->path);
 }
 
+/* Puts the tokenizer's prefix before the ids, unless it is there. */
+static int add_prefix(const struct tokenizer *tok, int32_t **ids, size_t *n_ids,
+                      struct fm_error *err)
+{
+    size_t n;
+    const int32_t *prefix = tokenizer_prefix(tok, &n);
+    if (n == 0 || (*n_ids >= n && memcmp(*ids, prefix, n * sizeof *prefix) == 0))
+        return 0;
+    int32_t *both = mem_new(n + *n_ids, sizeof *both, "token ids", err);
+    if (both != NULL) {
+        memcpy(both, prefix, n * sizeof *both);
+        if (*n_ids > 0)
+            memcpy(both + n, *ids, *n_ids * sizeof *both);
+    }
+    mem_free(*ids);
+    *ids = both;
+    *n_ids = both != NULL ? n + *n_ids : 0;
+    return both != NULL ? 0 : FM_ERR_NOMEM;
+}
+
 int fm_tokenize(const struct fm_model *m, const char *text, size_t text_bytes, int flags,
                 int32_t **ids, size_t *n_ids, struct fm_error *err)
 {
     *ids = NULL;
     *n_ids = 0;
-    if (flags & ~FM_TEXT_WITH_SPECIAL)
+    if (flags & ~(FM_TEXT_WITH_SPECIAL | FM_TEXT_WITH_PREFIX))
         return err_set(err, FM_ERR_ARG, "the flags of fm_tokenize are %d: expected FM_TEXT_PLAIN "
-                       "(%d) or FM_TEXT_WITH_SPECIAL (%d)", flags, FM_TEXT_PLAIN,
-                       FM_TEXT_WITH_SPECIAL);
+                       "(%d) or a sum of FM_TEXT_WITH_SPECIAL (%d) and FM_TEXT_WITH_PREFIX (%d)",
+                       flags, FM_TEXT_PLAIN, FM_TEXT_WITH_SPECIAL, FM_TEXT_WITH_PREFIX);
     int rc = needs_tokenizer(m, err);
     if (rc == 0)
         rc = tokenizer_encode(m->tokenizer, text, text_bytes, (flags & FM_TEXT_WITH_SPECIAL) != 0,
                               ids, n_ids, err);
+    if (rc == 0 && (flags & FM_TEXT_WITH_PREFIX))
+        rc = add_prefix(m->tokenizer, ids, n_ids, err);
     return rc;
 }
 
 /* ---- conversations -------------------------------------------------------------------------- */
+
+/* Finds the tokens that end an answer in the chat's dialects. */
+static void find_stops(struct fm_model *m)
+{
+    for (const struct dialect *const *d = chat_dialects(m->chat); *d != NULL; d++)
+        for (const char *const *text = (*d)->stops; text != NULL && *text != NULL; text++) {
+            int32_t id;
+            if (m->n_chat_stops < CHAT_STOPS_MAX && tokenizer_find(m->tokenizer, *text, &id) &&
+                (uint32_t)id < m->engine.model->shape.vocabulary && !fm_token_is_stop(m, id))
+                m->chat_stops[m->n_chat_stops++] = id;
+        }
+}
 
 int chat_form_open(struct fm_model *m, struct fm_error *err)
 {
@@ -56,6 +90,8 @@ int chat_form_open(struct fm_model *m, struct fm_error *err)
         files.special_tokens_map = map.root;
         rc = chat_open(source->path, &files, m->tokenizer, &m->chat, err);
     }
+    if (rc == 0)
+        find_stops(m);
     jdoc_clear(&config);
     jdoc_clear(&json);
     jdoc_clear(&map);
@@ -198,6 +234,9 @@ const char *fm_token_text(const struct fm_model *m, int32_t id, size_t *text_byt
 
 bool fm_token_is_stop(const struct fm_model *m, int32_t id)
 {
+    for (unsigned i = 0; i < m->n_chat_stops; i++)
+        if (m->chat_stops[i] == id)
+            return true;
     return model_is_stop_token(m->engine.model, id);
 }
 
@@ -221,6 +260,11 @@ int fm_decoder_open(const struct fm_model *m, struct fm_decoder **out, struct fm
     }
     *out = decoder;
     return 0;
+}
+
+void decoder_continue(struct fm_decoder *decoder)
+{
+    token_decoder_continue(&decoder->inner);
 }
 
 void fm_decoder_close(struct fm_decoder *decoder)

@@ -78,6 +78,7 @@ const struct bpe_merge *bpe_table_find(const struct bpe_table *table, uint32_t l
 void bpe_work_clear(struct bpe_work *work)
 {
     mem_free(work->ids);
+    mem_free(work->input);
     mem_free(work->symbols);
     mem_free(work->heap);
     *work = (struct bpe_work){0};
@@ -98,6 +99,20 @@ int bpe_push_id(struct bpe_work *work, uint32_t id, struct fm_error *err)
     if (rc == 0)
         work->ids[work->n_ids++] = (int32_t)id;
     return rc;
+}
+
+int bpe_push_symbol(struct bpe_work *work, uint32_t id, struct fm_error *err)
+{
+    if (work->n_symbols == work->input_capacity) {
+        void *array = work->input;
+        const int rc = mem_grow(&array, &work->input_capacity, work->n_symbols + 1,
+                                sizeof *work->input, "merging a long word", err);
+        work->input = array;
+        if (rc != 0)
+            return rc;
+    }
+    work->input[work->n_symbols++] = id;
+    return 0;
 }
 
 /* ---- short pieces ---------------------------------------------------------------------- */
@@ -193,16 +208,29 @@ static void update_symbol(const struct bpe_table *table, struct bpe_symbol *symb
     s->result = merge != NULL ? merge->result : 0;
 }
 
-static int init_symbols(const struct bpe_table *table, const uint32_t byte_ids[256],
-                        struct bpe_work *work, const uint8_t *piece, uint32_t n,
-                        struct fm_error *err)
+/* The symbols of a piece: bytes, or ids if `ids` is not NULL. */
+struct piece {
+    const uint32_t *byte_ids;
+    const uint8_t *bytes;
+    const uint32_t *ids;
+    uint32_t n;
+};
+
+static uint32_t piece_id(const struct piece *piece, uint32_t i)
 {
+    return piece->ids != NULL ? piece->ids[i] : piece->byte_ids[piece->bytes[i]];
+}
+
+static int init_symbols(const struct bpe_table *table, struct bpe_work *work,
+                        const struct piece *piece, struct fm_error *err)
+{
+    const uint32_t n = piece->n;
     void *array = work->symbols;
     int rc = mem_grow(&array, &work->symbols_capacity, n, sizeof *work->symbols,
                       "merging a long word", err);
     work->symbols = array;
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
-        work->symbols[i].id = byte_ids[piece[i]];
+        work->symbols[i].id = piece_id(piece, i);
         work->symbols[i].prev = i > 0 ? i - 1 : NO_SYMBOL;
         work->symbols[i].next = i + 1 < n ? i + 1 : NO_SYMBOL;
     }
@@ -244,11 +272,10 @@ static int merge_long(const struct bpe_table *table, struct bpe_work *work, stru
     return 0;
 }
 
-static int encode_long(const struct bpe_table *table, const uint32_t byte_ids[256],
-                       struct bpe_work *work, const uint8_t *piece, uint32_t n,
-                       struct fm_error *err)
+static int encode_long(const struct bpe_table *table, struct bpe_work *work,
+                       const struct piece *piece, struct fm_error *err)
 {
-    int rc = init_symbols(table, byte_ids, work, piece, n, err);
+    int rc = init_symbols(table, work, piece, err);
     if (rc == 0)
         rc = merge_long(table, work, err);
     for (uint32_t i = 0; rc == 0 && i != NO_SYMBOL; i = work->symbols[i].next)
@@ -256,15 +283,15 @@ static int encode_long(const struct bpe_table *table, const uint32_t byte_ids[25
     return rc;
 }
 
-int bpe_encode(const struct bpe_table *table, const uint32_t byte_ids[256], struct bpe_work *work,
-               const uint8_t *piece, size_t bytes, struct fm_error *err)
+static int encode_piece(const struct bpe_table *table, struct bpe_work *work,
+                        const struct piece *piece, struct fm_error *err)
 {
-    if (bytes > SHORT_PIECE)
-        return encode_long(table, byte_ids, work, piece, (uint32_t)bytes, err);
+    if (piece->n > SHORT_PIECE)
+        return encode_long(table, work, piece, err);
     struct short_piece p;
-    p.n = bytes;
-    for (size_t i = 0; i < bytes; i++)
-        p.ids[i] = byte_ids[piece[i]];
+    p.n = piece->n;
+    for (uint32_t i = 0; i < piece->n; i++)
+        p.ids[i] = piece_id(piece, i);
     merge_short(table, &p);
     const int rc = reserve_ids(work, p.n, err);
     if (rc != 0)
@@ -272,4 +299,18 @@ int bpe_encode(const struct bpe_table *table, const uint32_t byte_ids[256], stru
     for (size_t i = 0; i < p.n; i++)
         work->ids[work->n_ids++] = (int32_t)p.ids[i];
     return 0;
+}
+
+int bpe_encode(const struct bpe_table *table, const uint32_t byte_ids[256], struct bpe_work *work,
+               const uint8_t *piece, size_t bytes, struct fm_error *err)
+{
+    const struct piece p = {.byte_ids = byte_ids, .bytes = piece, .n = (uint32_t)bytes};
+    return encode_piece(table, work, &p, err);
+}
+
+int bpe_encode_symbols(const struct bpe_table *table, struct bpe_work *work, struct fm_error *err)
+{
+    const struct piece p = {.ids = work->input, .n = (uint32_t)work->n_symbols};
+    work->n_symbols = 0;
+    return p.n > 0 ? encode_piece(table, work, &p, err) : 0;
 }

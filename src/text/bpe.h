@@ -43,6 +43,8 @@ struct bpe_symbol;
 struct bpe_work {
     int32_t *ids; /* the result; every bpe_encode appends to it */
     size_t n_ids, ids_capacity;
+    uint32_t *input; /* ids of a piece that bpe_encode_symbols will merge */
+    size_t n_symbols, input_capacity;
     struct bpe_symbol *symbols;
     size_t symbols_capacity;
     uint64_t *heap; /* rank << 32 | symbol, smallest first */
@@ -57,6 +59,10 @@ int bpe_push_id(struct bpe_work *work, uint32_t id, struct fm_error *err);
  * below 2^32. O(n log n). */
 int bpe_encode(const struct bpe_table *table, const uint32_t byte_ids[256], struct bpe_work *work,
                const uint8_t *piece, size_t bytes, struct fm_error *err);
+
+/* Does the same for a piece whose ids are given one by one: push them, then encode. */
+int bpe_push_symbol(struct bpe_work *work, uint32_t id, struct fm_error *err);
+int bpe_encode_symbols(const struct bpe_table *table, struct bpe_work *work, struct fm_error *err);
 
 #ifdef __cplusplus
 }

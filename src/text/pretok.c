@@ -18,10 +18,18 @@ const struct pretok *pretok_at(unsigned i)
     return i < sizeof patterns / sizeof patterns[0] ? patterns[i] : NULL;
 }
 
-const struct pretok *pretok_find(const char *regex)
+static bool has_regexes(const struct pretok *pattern, const char *const *regexes, size_t n)
+{
+    size_t i = 0;
+    while (i < n && pattern->regexes[i] != NULL && strcmp(pattern->regexes[i], regexes[i]) == 0)
+        i++;
+    return i == n && pattern->regexes[i] == NULL;
+}
+
+const struct pretok *pretok_find(const char *const *regexes, size_t n)
 {
     for (unsigned i = 0; patterns[i] != NULL; i++)
-        if (strcmp(regex, patterns[i]->regex) == 0)
+        if (has_regexes(patterns[i], regexes, n))
             return patterns[i];
     return NULL;
 }

@@ -1,3 +1,10 @@
 /* Every pre-tokenizer, sorted: PRETOK(name of the descriptor). */
+PRETOK(pretok_deepseek3)
+PRETOK(pretok_glm4)
+PRETOK(pretok_gpt2)
+PRETOK(pretok_kimi)
+PRETOK(pretok_minimax)
+PRETOK(pretok_o200k)
+PRETOK(pretok_olmo)
 PRETOK(pretok_qwen2)
 PRETOK(pretok_qwen35)

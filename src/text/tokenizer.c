@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/plat.h"
 #include "text/nfc.h"
+#include "text/text_buffer.h"
 #include "text/tokenizer_impl.h"
 #include "text/unicode.h"
 
@@ -60,8 +61,10 @@ void tokenizer_close(struct tokenizer *tok)
     mem_free(tok->flags);
     mem_free(tok->piece_begin);
     mem_free(tok->pieces);
-    mem_free(tok->added);
-    mem_free(tok->added_text);
+    added_set_clear(&tok->added);
+    added_set_clear(&tok->added_normalized);
+    word_map_clear(&tok->words);
+    spm_clear(&tok->spm);
     bpe_table_clear(&tok->merges);
     mem_free(tok);
 }
@@ -77,9 +80,25 @@ size_t tokenizer_n_ids(const struct tokenizer *tok)
  * composed, and no character has a larger ratio. */
 #define NFC_SHRINK 3
 
+/* A piece has one byte for U+2581, which may stand in the text with three. */
+#define SPM_SHRINK 3
+
 size_t tokenizer_max_token_bytes(const struct tokenizer *tok)
 {
-    return tok->max_piece_bytes * (tok->has_nfc ? NFC_SHRINK : 1);
+    return tok->max_piece_bytes * (tok->has_nfc ? NFC_SHRINK : tok->is_spm ? SPM_SHRINK : 1);
+}
+
+const int32_t *tokenizer_prefix(const struct tokenizer *tok, size_t *n)
+{
+    *n = tok->n_prefix;
+    return tok->prefix;
+}
+
+void tokenizer_set_prefix(struct tokenizer *tok, const int32_t *ids, size_t n)
+{
+    tok->n_prefix = n < TOKENIZER_MAX_PREFIX ? n : TOKENIZER_MAX_PREFIX;
+    for (size_t i = 0; i < tok->n_prefix; i++)
+        tok->prefix[i] = ids[i];
 }
 
 bool tokenizer_has_id(const struct tokenizer *tok, int32_t id)
@@ -101,49 +120,15 @@ const char *tokenizer_piece(const struct tokenizer *tok, int32_t id, size_t *byt
     return (const char *)tok->pieces + tok->piece_begin[id];
 }
 
-/* Returns the longest added token at the beginning of `text`, or NULL. The candidates are sorted,
- * so those that share the first k bytes are neighbours. The range [low, high) narrows byte by byte;
- * its first entry is the token that ends there, if any. */
-static const struct added_token *match_added(const struct tokenizer *tok, const char *text,
-                                             size_t bytes)
-{
-    size_t low = tok->added_begin[(uint8_t)text[0]];
-    size_t high = tok->added_begin[(uint8_t)text[0] + 1];
-    const struct added_token *found = NULL;
-    for (size_t k = 1; low < high; k++) {
-        if (tok->added[low].bytes == k)
-            found = &tok->added[low++];
-        if (k == bytes)
-            break;
-        const uint8_t byte = (uint8_t)text[k];
-        size_t a = low, b = high;
-        while (a < b) { /* the first whose byte k is not smaller */
-            const size_t middle = (a + b) / 2;
-            if ((uint8_t)tok->added[middle].text[k] < byte)
-                a = middle + 1;
-            else
-                b = middle;
-        }
-        low = a;
-        b = high;
-        while (a < b) { /* the first whose byte k is larger */
-            const size_t middle = (a + b) / 2;
-            if ((uint8_t)tok->added[middle].text[k] <= byte)
-                a = middle + 1;
-            else
-                b = middle;
-        }
-        high = a;
-    }
-    return found;
-}
-
 bool tokenizer_find(const struct tokenizer *tok, const char *text, int32_t *id)
 {
     const size_t bytes = strlen(text);
     if (bytes == 0)
         return false;
-    const struct added_token *added = match_added(tok, text, bytes);
+    const struct added_set *const sets[] = {&tok->added, &tok->added_normalized};
+    const struct added_token *added = NULL;
+    for (unsigned i = 0; i < 2 && (added == NULL || added->bytes != bytes); i++)
+        added = added_set_match(sets[i], text, bytes);
     if (added == NULL || added->bytes != bytes)
         return false;
     *id = (int32_t)added->id;
@@ -156,65 +141,151 @@ struct encoder {
     const struct tokenizer *tok;
     struct nfc_buffer nfc;
     struct bpe_work bpe;
+    bool is_start;                /* nothing of the text is encoded yet */
+    struct text_buffer text;      /* normalised text and its marks */
+    struct text_buffer marks;
 };
 
-/* Encodes text without added tokens. */
-static int encode_span(struct encoder *e, const uint8_t *text, size_t bytes, struct fm_error *err)
+/* Encodes what is left when all added tokens are found. */
+static int encode_words(struct encoder *e, const uint8_t *text, size_t bytes, struct fm_error *err)
 {
     const struct tokenizer *tok = e->tok;
+    if (tok->is_spm)
+        return spm_encode(&tok->spm, &tok->merges, tok->byte_ids, &e->bpe, text, bytes,
+                          e->is_start, err);
     int rc = 0;
-    if (tok->has_nfc && nfc_find_active(text, bytes) < bytes) {
-        rc = nfc_normalize(&e->nfc, text, bytes, err);
-        text = e->nfc.text;
-        bytes = e->nfc.bytes;
-    }
     for (size_t at = 0; rc == 0 && at < bytes;) {
         const size_t piece_bytes = tok->pretok->next(text + at, bytes - at);
-        rc = bpe_encode(&tok->merges, tok->byte_ids, &e->bpe, text + at, piece_bytes, err);
+        const uint32_t id = word_map_find(&tok->words, text + at, piece_bytes);
+        rc = id != WORD_MAP_NONE
+                 ? bpe_push_id(&e->bpe, id, err)
+                 : bpe_encode(&tok->merges, tok->byte_ids, &e->bpe, text + at, piece_bytes, err);
         at += piece_bytes;
     }
     return rc;
 }
 
+static bool is_allowed(const struct tokenizer *tok, const struct added_token *added,
+                       const uint8_t *marks)
+{
+    const unsigned flags = tok->flags[added->id];
+    if (flags & TOKEN_BLANK)
+        return true;
+    for (size_t i = 0; i < added->bytes; i++)
+        if (marks[i] != TOKENIZER_ALL &&
+            (marks[i] != TOKENIZER_ORDINARY || (flags & TOKEN_SPECIAL)))
+            return false;
+    return true;
+}
+
 /* Returns the longest added token at the beginning of `text` that all its bytes allow. */
-static const struct added_token *match_marked(const struct tokenizer *tok, const char *text,
+static const struct added_token *match_marked(const struct tokenizer *tok,
+                                              const struct added_set *set, const char *text,
                                               size_t bytes, const uint8_t *marks)
 {
-    const struct added_token *added = match_added(tok, text, bytes);
+    const struct added_token *added = added_set_match(set, text, bytes);
     while (marks != NULL && added != NULL) {
-        const bool is_special = (tok->flags[added->id] & TOKEN_SPECIAL) != 0;
-        size_t n = 0;
-        while (n < added->bytes &&
-               (marks[n] == TOKENIZER_ALL || (marks[n] == TOKENIZER_ORDINARY && !is_special)))
-            n++;
-        if (n == added->bytes)
+        if (is_allowed(tok, added, marks))
             break;
         /* A shorter token may end before the byte that forbids it. */
-        const size_t max = marks[n] == TOKENIZER_NONE ? n : added->bytes - 1u;
-        added = max > 0 ? match_added(tok, text, max) : NULL;
+        added = added->bytes > 1 ? added_set_match(set, text, added->bytes - 1u) : NULL;
     }
     return added;
 }
 
-static int encode_text(struct encoder *e, const char *text, size_t bytes, bool with_special,
-                       const uint8_t *marks, struct fm_error *err)
+static int encode_span(struct encoder *e, const uint8_t *text, size_t bytes, bool with_special,
+                       const uint8_t *marks, struct fm_error *err);
+
+/* Finds the tokens of one set. What lies between them goes on to encode_span, or to encode_words
+ * if that has called this. */
+static int split_added(struct encoder *e, const struct added_set *set, const uint8_t *text,
+                       size_t bytes, const uint8_t *marks, struct fm_error *err)
 {
+    const bool is_last = set == &e->tok->added_normalized;
     size_t span = 0; /* where the text that is not encoded yet begins */
     int rc = 0;
-    for (size_t at = 0; with_special && rc == 0 && at < bytes;) {
+    for (size_t at = 0; rc == 0 && at <= bytes;) {
+        const uint8_t *here = marks != NULL ? marks + at : NULL;
         const struct added_token *added =
-            match_marked(e->tok, text + at, bytes - at, marks != NULL ? marks + at : NULL);
-        if (added == NULL) {
-            at++;
+            at == bytes ? NULL
+                        : match_marked(e->tok, set, (const char *)text + at, bytes - at, here);
+        if (added == NULL && at++ < bytes)
             continue;
+        const size_t end = added != NULL ? at : bytes;
+        if (end > span) {
+            rc = is_last ? encode_words(e, text + span, end - span, err)
+                         : encode_span(e, text + span, end - span, true,
+                                       marks != NULL ? marks + span : NULL, err);
+            e->is_start = false;
         }
-        rc = encode_span(e, (const uint8_t *)text + span, at - span, err);
+        if (added == NULL)
+            break;
         if (rc == 0)
             rc = bpe_push_id(&e->bpe, added->id, err);
+        e->is_start = false;
         at += added->bytes;
         span = at;
     }
-    return rc != 0 ? rc : encode_span(e, (const uint8_t *)text + span, bytes - span, err);
+    return rc;
+}
+
+/* Returns the mark that allows least of what `n` marks allow. */
+static uint8_t strictest_mark(const uint8_t *marks, size_t n)
+{
+    uint8_t mark = TOKENIZER_ALL;
+    for (size_t i = 0; i < n && mark != TOKENIZER_NONE; i++)
+        if (marks[i] != TOKENIZER_ALL)
+            mark = marks[i];
+    return mark;
+}
+
+/* Normalises text with its marks, character by character with what joins it. */
+static int normalize_marked(struct encoder *e, const uint8_t *text, size_t bytes,
+                            const uint8_t *marks, struct fm_error *err)
+{
+    e->text.n = e->marks.n = 0;
+    for (size_t at = 0, end; at < bytes; at = end) {
+        uint32_t c;
+        end = at;
+        do
+            end += utf8_get(text + end, &c);
+        while (end < bytes && utf8_get(text + end, &c) > 0 && (unicode_bits(c) & UNICODE_NFC));
+        const int rc = nfc_normalize(&e->nfc, text + at, end - at, err);
+        if (rc != 0)
+            return rc;
+        const char mark = (char)strictest_mark(marks + at, end - at);
+        bool is_kept = text_buffer_add(&e->text, (const char *)e->nfc.text, e->nfc.bytes);
+        for (size_t i = 0; is_kept && i < e->nfc.bytes; i++)
+            is_kept = text_buffer_add(&e->marks, &mark, 1);
+        if (!is_kept)
+            return err_set(err, FM_ERR_NOMEM, "no memory for a text");
+    }
+    return 0;
+}
+
+/* Encodes text without added tokens of the first set. */
+static int encode_span(struct encoder *e, const uint8_t *text, size_t bytes, bool with_special,
+                       const uint8_t *marks, struct fm_error *err)
+{
+    const struct tokenizer *tok = e->tok;
+    const bool has_more = with_special && tok->added_normalized.n > 0;
+    int rc = 0;
+    if (tok->has_nfc && nfc_find_active(text, bytes) < bytes) {
+        if (has_more && marks != NULL) {
+            rc = normalize_marked(e, text, bytes, marks, err);
+            text = e->text.data;
+            bytes = e->text.n;
+            marks = e->marks.data;
+        } else {
+            rc = nfc_normalize(&e->nfc, text, bytes, err);
+            text = e->nfc.text;
+            bytes = e->nfc.bytes;
+        }
+    }
+    if (rc != 0)
+        return rc;
+    return has_more ? split_added(e, &tok->added_normalized, text, bytes, marks, err)
+                    : encode_words(e, text, bytes, err);
 }
 
 static int encode(const struct tokenizer *tok, const char *text, size_t bytes, bool with_special,
@@ -225,7 +296,7 @@ static int encode(const struct tokenizer *tok, const char *text, size_t bytes, b
     if (bytes > TOKENIZER_TEXT_BYTES)
         return err_set(err, FM_ERR_ARG, "the text has %zu bytes; at most %u can be tokenized",
                        bytes, TOKENIZER_TEXT_BYTES);
-    struct encoder e = {.tok = tok};
+    struct encoder e = {.tok = tok, .is_start = true};
     uint8_t *repaired = NULL;
     int rc = 0;
     const size_t n_bad = utf8_count_bad((const uint8_t *)text, bytes);
@@ -238,7 +309,8 @@ static int encode(const struct tokenizer *tok, const char *text, size_t bytes, b
         bytes = utf8_repair((const uint8_t *)text, bytes, repaired, NULL);
         text = (const char *)repaired;
     }
-    rc = encode_text(&e, text, bytes, with_special, marks, err);
+    rc = with_special ? split_added(&e, &tok->added, (const uint8_t *)text, bytes, marks, err)
+                      : encode_span(&e, (const uint8_t *)text, bytes, false, NULL, err);
     if (rc == 0 && e.bpe.n_ids > 0) {
         *ids = e.bpe.ids;
         *n_ids = e.bpe.n_ids;
@@ -246,6 +318,8 @@ static int encode(const struct tokenizer *tok, const char *text, size_t bytes, b
     }
     bpe_work_clear(&e.bpe);
     nfc_clear(&e.nfc);
+    text_buffer_clear(&e.text);
+    text_buffer_clear(&e.marks);
     mem_free(repaired);
     return rc;
 }

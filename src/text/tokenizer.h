@@ -1,5 +1,6 @@
-/* Converts text to token ids and back: the byte-level BPE of a Hugging Face tokenizer.json. The ids
- * are those of the official `tokenizers` package for the same file.
+/* Converts text to token ids and back: the BPE of a Hugging Face tokenizer.json, over bytes or in
+ * the style of SentencePiece, and Kimi's tiktoken.model. The ids are those of the official
+ * `tokenizers` package for the same file; for tiktoken.model those of `tiktoken`.
  *
  * A tokenizer owns its tables; pieces that it returns live until tokenizer_close. It is immutable
  * after opening, so any number of threads may use it. A token_decoder belongs to one thread and
@@ -29,18 +30,28 @@ extern "C" {
  * ones are below 50. */
 #define TOKENIZER_ADDED_BYTES 512u
 
+struct jdoc;
 struct tokenizer;
 
 int tokenizer_open(const char *path, struct tokenizer **out, struct fm_error *err);
 /* Does the same from memory; `name` stands for the file in messages. */
 int tokenizer_parse(const char *name, const char *text, size_t bytes, struct tokenizer **out,
                     struct fm_error *err);
+/* Does the same for Kimi's tiktoken.model. `config` is tokenizer_config.json, which names the
+ * special tokens; NULL or without a root if there is none. */
+int tokenizer_parse_tiktoken(const char *name, const char *text, size_t bytes,
+                             const struct jdoc *config, struct tokenizer **out,
+                             struct fm_error *err);
 void tokenizer_close(struct tokenizer *tok); /* accepts NULL */
 
 /* Returns the highest id plus one. Some ids below may have no token. */
 size_t tokenizer_n_ids(const struct tokenizer *tok);
 /* Returns m such that a text of n bytes has at least n / m tokens. */
 size_t tokenizer_max_token_bytes(const struct tokenizer *tok);
+/* Returns the ids that belong before a text that is not a rendered conversation, such as <s>. */
+const int32_t *tokenizer_prefix(const struct tokenizer *tok, size_t *n);
+/* Replaces them; at most 8. Call it before other threads use the tokenizer. */
+void tokenizer_set_prefix(struct tokenizer *tok, const int32_t *ids, size_t n);
 bool tokenizer_has_id(const struct tokenizer *tok, int32_t id);
 /* Returns whether a token is special: such tokens control the model and have no text. */
 bool tokenizer_is_special(const struct tokenizer *tok, int32_t id);
@@ -68,9 +79,11 @@ int tokenizer_encode_marked(const struct tokenizer *tok, const char *text, size_
 
 /* Decodes ids piece by piece. All pieces together equal the official decode with
  * skip_special_tokens. A piece never ends inside a character. Bytes that cannot become UTF-8 turn
- * into U+FFFD. */
+ * into U+FFFD: one for a maximal invalid part, or one per byte in the style of SentencePiece, as
+ * the `sentencepiece` package does. */
 struct token_decoder {
     const struct tokenizer *tok;
+    bool is_start; /* remove the space that encoding has put before the text */
     uint8_t *raw; /* the start of a character, followed by the bytes of the id */
     size_t n_raw;
     uint8_t *text;
@@ -79,6 +92,8 @@ struct token_decoder {
 int token_decoder_init(struct token_decoder *decoder, const struct tokenizer *tok,
                        struct fm_error *err);
 void token_decoder_clear(struct token_decoder *decoder); /* accepts a zeroed one */
+/* Says that the ids continue a text, so a space at the beginning belongs to it. */
+void token_decoder_continue(struct token_decoder *decoder);
 
 /* Returns the text that is complete after `id`, valid until the next call; may be empty. Never
  * allocates. After a failure the decoder is unchanged. */

@@ -4,8 +4,11 @@
 #define FLASHMOE_TEXT_TOKENIZER_IMPL_H
 
 #include "base/jdoc.h"
+#include "base/word_map.h"
+#include "text/added.h"
 #include "text/bpe.h"
 #include "text/pretok.h"
+#include "text/spm.h"
 #include "text/tokenizer.h"
 
 #ifdef __cplusplus
@@ -16,13 +19,10 @@ enum {
     TOKEN_PRESENT = 1, /* the id has a token */
     TOKEN_ADDED = 2,
     TOKEN_SPECIAL = 4,
+    TOKEN_BLANK = 8, /* an added token of spaces only: text, whatever the marks say */
 };
 
-struct added_token {
-    const char *text; /* in added_text, not NUL-terminated */
-    uint32_t bytes;
-    uint32_t id;
-};
+#define TOKENIZER_MAX_PREFIX 8
 
 struct tokenizer {
     size_t n_ids;
@@ -33,17 +33,23 @@ struct tokenizer {
     uint32_t byte_ids[256];
     struct bpe_table merges;
 
-    struct added_token *added; /* [n_added] sorted by bytes */
-    size_t n_added;
-    char *added_text;
-    /* Added tokens that begin with byte b are added[added_begin[b]] up to added_begin[b + 1]. */
-    uint32_t added_begin[257];
+    /* A piece that is a token becomes it, whatever the merges say. Empty if they decide. */
+    struct word_map words;
+
+    /* Added tokens are found in the text as it is; those of the second set afterwards, in the
+     * normalised rest. */
+    struct added_set added, added_normalized;
 
     bool has_nfc;
-    const struct pretok *pretok;
+    const struct pretok *pretok; /* NULL with is_spm */
+    bool is_spm;
+    struct spm spm;
+    bool strips_space; /* decoding removes the space that spm.prefix has added */
+    int32_t prefix[TOKENIZER_MAX_PREFIX]; /* ids before every text, such as <s> */
+    size_t n_prefix;
 };
 
-/* Refuses every unsupported setting of the document; sets has_nfc and pretok. */
+/* Refuses every unsupported setting of the document; sets how text is split. */
 int tokenizer_check_settings(struct tokenizer *tok, const struct jdoc *doc, struct fm_error *err);
 
 /* Reads vocabulary, added tokens and merges. After a failure the tokenizer can only be closed. */

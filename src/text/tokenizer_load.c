@@ -1,9 +1,10 @@
 /* Loads vocabulary, added tokens and merges. */
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "text/nfc.h"
 #include "text/tokenizer_impl.h"
 #include "text/unicode.h"
 
@@ -45,11 +46,14 @@ static void alphabet_init(struct alphabet *alphabet)
 }
 
 /* Converts a token text to its bytes: through the alphabet, or unchanged if a character is not in
- * the alphabet, as the official decoder does. Returns the number of bytes; `out` may be NULL. */
-static size_t text_to_bytes(const struct alphabet *alphabet, const char *text, uint8_t *out)
+ * the alphabet, as the official decoder does. *is_bytes says which. Returns the number of bytes;
+ * `out` may be NULL. */
+static size_t text_to_bytes(const struct alphabet *alphabet, const char *text, uint8_t *out,
+                            bool *is_bytes)
 {
     const size_t bytes = strlen(text);
     size_t n = 0;
+    *is_bytes = true;
     for (size_t at = 0; at < bytes; n++) {
         uint32_t c;
         at += utf8_get((const uint8_t *)text + at, &c);
@@ -57,6 +61,7 @@ static size_t text_to_bytes(const struct alphabet *alphabet, const char *text, u
         if (byte < 0) {
             if (out != NULL)
                 memcpy(out, text, bytes);
+            *is_bytes = false;
             return bytes;
         }
         if (out != NULL)
@@ -142,7 +147,7 @@ static int refuse_added(const struct loader *l, const char *content, const char 
                    l->doc->file, content, field, jdoc_show(value, shown, sizeof shown), expected);
 }
 
-/* Fields of an added token that change how it matches must be false. */
+/* Fields of an added token that change how it matches must be false, except `normalized`. */
 static int check_added(const struct loader *l, const json_t *token, const char *content,
                        struct fm_error *err)
 {
@@ -152,13 +157,13 @@ static int check_added(const struct loader *l, const json_t *token, const char *
     {
         if (strcmp(field, "id") == 0 || strcmp(field, "content") == 0)
             continue;
-        if (strcmp(field, "special") == 0) {
+        if (strcmp(field, "special") == 0 || strcmp(field, "normalized") == 0) {
             if (!json_is_boolean(value))
                 return refuse_added(l, content, field, value, "true or false", err);
             continue;
         }
         if (strcmp(field, "single_word") != 0 && strcmp(field, "lstrip") != 0 &&
-            strcmp(field, "rstrip") != 0 && strcmp(field, "normalized") != 0)
+            strcmp(field, "rstrip") != 0)
             return err_set(err, FM_ERR_UNSUPPORTED,
                            "%s: added token '%.60s': field '%s' is not supported", l->doc->file,
                            content, field);
@@ -166,11 +171,18 @@ static int check_added(const struct loader *l, const json_t *token, const char *
             return refuse_added(l, content, field, value, "false", err);
     }
     /* The document must say whether a token is matched before or after normalisation. */
-    if (json_object_get(token, "normalized") == NULL)
+    const json_t *normalized = json_object_get(token, "normalized");
+    if (normalized == NULL)
         return err_set(err, FM_ERR_UNSUPPORTED,
-                       "%s: added token '%.60s': field 'normalized' is absent; only false is "
-                       "supported",
+                       "%s: added token '%.60s': field 'normalized' is absent; only true or false "
+                       "is supported",
                        l->doc->file, content);
+    const bool changes = (l->tok->is_spm && l->tok->spm.prefix == SPM_ALWAYS) ||
+                         (l->tok->has_nfc && nfc_find_active((const uint8_t *)content,
+                                                             strlen(content)) < strlen(content));
+    if (json_is_true(normalized) && changes)
+        return refuse_added(l, content, "normalized", normalized,
+                            "false for a text that the normalizer changes", err);
     if (strlen(content) > TOKENIZER_ADDED_BYTES)
         return err_set(err, FM_ERR_UNSUPPORTED,
                        "%s: added token '%.60s...' has %zu bytes; at most %u are supported",
@@ -201,70 +213,85 @@ static int index_added(struct loader *l, const json_t *token, struct fm_error *e
     tok->flags[id] |= TOKEN_ADDED;
     if (json_is_true(json_object_get(token, "special")))
         tok->flags[id] |= TOKEN_SPECIAL;
+    else if (content[strspn(content, " ")] == '\0')
+        tok->flags[id] |= TOKEN_BLANK;
     return 0;
 }
 
-static int compare_added(const void *a, const void *b)
+/* Collects the added tokens that are, or are not, matched in normalised text. */
+static int sort_added(struct loader *l, const json_t *list, bool normalized, struct added_set *set,
+                      struct fm_error *err)
 {
-    const struct added_token *x = a, *y = b;
-    const size_t shorter = x->bytes < y->bytes ? x->bytes : y->bytes;
-    const int order = memcmp(x->text, y->text, shorter);
-    return order != 0 ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
-}
-
-/* Copies the texts and sorts them for tokenizer.c. */
-static int sort_added(struct loader *l, const json_t *list, struct fm_error *err)
-{
-    struct tokenizer *tok = l->tok;
-    tok->n_added = json_array_size(list);
-    size_t total = 0;
-    for (size_t i = 0; i < tok->n_added; i++)
-        total += strlen(json_string_value(json_object_get(json_array_get(list, i), "content")));
-    tok->added = mem_new(tok->n_added, sizeof *tok->added, "added tokens", err);
-    tok->added_text = mem_new(total, 1, "added tokens", err);
-    if (tok->added == NULL || tok->added_text == NULL)
+    size_t n = 0;
+    struct added_token *tokens =
+        mem_new(json_array_size(list), sizeof *tokens, "added tokens", err);
+    if (tokens == NULL)
         return FM_ERR_NOMEM;
-    char *end = tok->added_text;
-    for (size_t i = 0; i < tok->n_added; i++) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *token = json_array_get(list, i);
         const char *content = json_string_value(json_object_get(token, "content"));
-        const size_t bytes = strlen(content);
-        memcpy(end, content, bytes);
-        tok->added[i] = (struct added_token){
-            end, (uint32_t)bytes, (uint32_t)json_integer_value(json_object_get(token, "id"))};
-        end += bytes;
+        if (json_is_true(json_object_get(token, "normalized")) == normalized)
+            tokens[n++] = (struct added_token){
+                content, (uint32_t)strlen(content),
+                (uint32_t)json_integer_value(json_object_get(token, "id"))};
     }
-    qsort(tok->added, tok->n_added, sizeof *tok->added, compare_added);
-    for (size_t i = 0; i < tok->n_added; i++) {
-        if (i > 0 && compare_added(&tok->added[i - 1], &tok->added[i]) == 0)
-            return err_set(err, FM_ERR_FORMAT, "%s: added token '%.*s' occurs twice",
-                           l->doc->file, (int)tok->added[i].bytes, tok->added[i].text);
-        tok->added_begin[(uint8_t)tok->added[i].text[0] + 1]++;
-    }
-    for (size_t i = 1; i <= 256; i++)
-        tok->added_begin[i] += tok->added_begin[i - 1];
-    return 0;
+    const int rc = added_set_init(set, l->doc->file, tokens, n, err);
+    mem_free(tokens);
+    return rc;
 }
 
 /* ---- pieces ------------------------------------------------------------------------------ */
+
+/* Converts a token text in the style of SentencePiece: "<0x41>" is a byte, U+2581 a space. */
+static size_t text_to_spaced(const char *text, uint8_t *out)
+{
+    uint8_t byte;
+    size_t n = 0;
+    if (spm_is_byte(text, &byte)) {
+        if (out != NULL)
+            out[0] = byte;
+        return 1;
+    }
+    for (size_t at = 0; text[at] != '\0'; n++) {
+        const bool is_space = strncmp(text + at, SPM_SPACE, 3) == 0;
+        if (out != NULL)
+            out[n] = is_space ? ' ' : (uint8_t)text[at];
+        at += is_space ? 3 : 1;
+    }
+    return n;
+}
+
+/* Writes the bytes of token `id`; `out` may be NULL. Returns their number. */
+static size_t write_piece(const struct loader *l, const struct alphabet *alphabet, size_t id,
+                          uint8_t *out, bool *is_bytes)
+{
+    const char *text = l->texts[id];
+    *is_bytes = false;
+    if (text == NULL)
+        return 0;
+    if (!l->tok->is_spm)
+        return text_to_bytes(alphabet, text, out, is_bytes);
+    if (!(l->tok->flags[id] & TOKEN_SPECIAL))
+        return text_to_spaced(text, out);
+    if (out != NULL)
+        memcpy(out, text, strlen(text));
+    return strlen(text);
+}
 
 static int fill_pieces(struct loader *l, const struct alphabet *alphabet, struct fm_error *err)
 {
     struct tokenizer *tok = l->tok;
     uint64_t total = 0;
-    for (size_t id = 0; id < tok->n_ids; id++) {
-        if (l->texts[id] != NULL)
-            total += text_to_bytes(alphabet, l->texts[id], NULL);
-    }
+    bool is_bytes;
+    for (size_t id = 0; id < tok->n_ids; id++)
+        total += write_piece(l, alphabet, id, NULL, &is_bytes);
     tok->pieces = mem_new(total, 1, "token texts", err);
     tok->piece_begin = mem_new(tok->n_ids + 1, sizeof *tok->piece_begin, "token texts", err);
     if (tok->pieces == NULL || tok->piece_begin == NULL)
         return FM_ERR_NOMEM;
     uint32_t at = 0;
     for (size_t id = 0; id < tok->n_ids; id++) {
-        size_t bytes = 0;
-        if (l->texts[id] != NULL)
-            bytes = text_to_bytes(alphabet, l->texts[id], tok->pieces + at);
+        const size_t bytes = write_piece(l, alphabet, id, tok->pieces + at, &is_bytes);
         if (bytes > tok->max_piece_bytes)
             tok->max_piece_bytes = bytes;
         at += (uint32_t)bytes;
@@ -273,16 +300,63 @@ static int fill_pieces(struct loader *l, const struct alphabet *alphabet, struct
     return 0;
 }
 
+/* With ignore_merges, a piece that is in the vocabulary becomes its token. */
+static int fill_words(struct loader *l, const struct alphabet *alphabet, struct fm_error *err)
+{
+    struct tokenizer *tok = l->tok;
+    const json_t *model = json_object_get(l->doc->root, "model");
+    if (!json_is_true(json_object_get(model, "ignore_merges")))
+        return 0;
+    int rc = word_map_init(&tok->words, (uint32_t)json_object_size(l->vocab), tok->pieces,
+                           tok->piece_begin, err);
+    const char *text;
+    json_t *id;
+    json_object_foreach((json_t *)l->vocab, text, id)
+    {
+        bool is_bytes;
+        (void)text_to_bytes(alphabet, text, NULL, &is_bytes);
+        if (rc == 0 && is_bytes)
+            (void)word_map_add(&tok->words, (uint32_t)json_integer_value(id));
+    }
+    return rc;
+}
+
+/* Adds the tokens that are one character. */
+static int fill_characters(struct loader *l, struct fm_error *err)
+{
+    const char *text;
+    json_t *id;
+    int rc = spm_init(&l->tok->spm, (uint32_t)json_object_size(l->vocab), err);
+    json_object_foreach((json_t *)l->vocab, text, id)
+    {
+        uint32_t c;
+        if (rc == 0 && utf8_get((const uint8_t *)text, &c) == strlen(text))
+            spm_add(&l->tok->spm, c, (uint32_t)json_integer_value(id));
+    }
+    return rc;
+}
+
+/* Returns whether valid UTF-8 has the byte. GPT-NeoX has no tokens for the others. */
+static bool is_in_utf8(unsigned byte)
+{
+    return byte != 0xc0 && byte != 0xc1 && byte < 0xf5;
+}
+
 static int find_byte_ids(struct loader *l, const struct alphabet *alphabet, struct fm_error *err)
 {
     for (unsigned byte = 0; byte < 256; byte++) {
-        uint8_t text[5] = {0};
-        (void)utf8_put(alphabet->characters[byte], text);
-        const json_t *id = json_object_get(l->vocab, (const char *)text);
+        char text[8] = {0};
+        if (l->tok->is_spm)
+            (void)snprintf(text, sizeof text, "<0x%02X>", byte);
+        else
+            (void)utf8_put(alphabet->characters[byte], (uint8_t *)text);
+        const json_t *id = json_object_get(l->vocab, text);
+        if (id == NULL && !is_in_utf8(byte))
+            continue;
         if (id == NULL)
             return err_set(err, FM_ERR_FORMAT,
                            "%s: model.vocab has no token for byte 0x%02x ('%s')", l->doc->file,
-                           byte, (const char *)text);
+                           byte, text);
         l->tok->byte_ids[byte] = (uint32_t)json_integer_value(id);
     }
     return 0;
@@ -353,6 +427,8 @@ static int load_merge(struct loader *l, const json_t *merge, size_t rank, struct
         rc = find_part(l, merge, rank, l->joined + n_left, &entry.right, err);
     if (rc != 0)
         return rc;
+    if (l->tok->is_spm)
+        spm_note_merge(&l->tok->spm, l->joined, n_left, l->joined + n_left);
     l->joined[n_left] = '\0';
     rc = find_part(l, merge, rank, l->joined, &entry.left, err);
     if (rc == 0 && !bpe_table_add(&l->tok->merges, &entry)) {
@@ -401,13 +477,21 @@ static int load_tokens(struct loader *l, struct fm_error *err)
     struct alphabet alphabet;
     alphabet_init(&alphabet);
     if (rc == 0)
-        rc = sort_added(l, added, err);
+        rc = sort_added(l, added, false, &tok->added, err);
+    if (rc == 0)
+        rc = sort_added(l, added, true, &tok->added_normalized, err);
     if (rc == 0)
         rc = find_byte_ids(l, &alphabet, err);
     if (rc == 0)
         rc = fill_pieces(l, &alphabet, err);
     if (rc == 0)
+        rc = tok->is_spm ? fill_characters(l, err) : fill_words(l, &alphabet, err);
+    if (rc == 0)
         rc = load_merges(l, err);
+    for (size_t i = 0; rc == 0 && i < tok->n_prefix; i++)
+        if (!tokenizer_has_id(tok, tok->prefix[i]))
+            rc = err_set(err, FM_ERR_FORMAT, "%s: field 'post_processor' has id %d, which has no "
+                         "token", l->doc->file, tok->prefix[i]);
     return rc;
 }
 

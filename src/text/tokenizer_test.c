@@ -280,6 +280,15 @@ struct refusal {
     const char *from, *to, *expected;
 };
 
+static void check_all_refused(const struct fixture *f, const struct refusal *cases, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const bool is_json = strstr(cases[i].expected, "not valid JSON") == NULL;
+        check_refused(f, cases[i].from, cases[i].to,
+                      is_json ? FM_ERR_UNSUPPORTED : FM_ERR_FORMAT, cases[i].expected);
+    }
+}
+
 static void test_unsupported_settings(void **state)
 {
     static const struct refusal cases[] = {
@@ -294,9 +303,10 @@ static void test_unsupported_settings(void **state)
         {"\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"",
          "field 'model.end_of_word_suffix' is \"</w>\""},
         {"\"byte_fallback\": false", "\"byte_fallback\": true",
-         "field 'model.byte_fallback' is true; only false is supported"},
-        {"\"ignore_merges\": false", "\"ignore_merges\": true",
-         "field 'model.ignore_merges' is true"},
+         "field 'normalizer' is {\"type\":\"NFC\"}; only null, or a Sequence of Prepend"},
+        {"\"byte_fallback\": false", "\"byte_fallback\": 1", "field 'model.byte_fallback' is 1"},
+        {"\"ignore_merges\": false", "\"ignore_merges\": 1",
+         "field 'model.ignore_merges' is 1; only true or false is supported"},
         {"\"fuse_unk\": false", "\"max_len\": 3", "field 'model.max_len' (3) is not supported"},
         {"\"type\": \"NFC\"", "\"type\": \"NFKC\"",
          "field 'normalizer' is {\"type\":\"NFKC\"}; only NFC"},
@@ -317,9 +327,21 @@ static void test_unsupported_settings(void **state)
         {"\"use_regex\": false", "\"use_regex\": true", "pretokenizers[1].use_regex' is true"},
         {"\"post_processor\": null", "\"post_processor\": {\"type\": \"TemplateProcessing\", "
          "\"single\": [{\"SpecialToken\": {\"id\": \"x\"}}]}",
-         "field 'post_processor' is {\"type\":\"TemplateProcessing\""},
+         "field 'post_processor.single' is [{\"SpecialToken\""},
+        {"\"post_processor\": null", "\"post_processor\": {\"type\": \"TemplateProcessing\", "
+         "\"single\": [{\"SpecialToken\": {\"id\": \"x\"}}, {\"Sequence\": {}}]}",
+         "field 'post_processor.special_tokens' is {\"id\":\"x\"}; only a token with ids"},
+        {"\"post_processor\": null", "\"post_processor\": {\"type\": \"BertProcessing\"}",
+         "field 'post_processor' is {\"type\":\"BertProcessing\"}; only ByteLevel"},
         {"\"decoder\": {\n  \"type\": \"ByteLevel\"", "\"decoder\": {\n  \"type\": \"WordPiece\"",
          "field 'decoder' is"},
+    };
+    check_all_refused(*state, cases, sizeof cases / sizeof cases[0]);
+}
+
+static void test_unsupported_fields(void **state)
+{
+    static const struct refusal cases[] = {
         {"\"truncation\": null", "\"truncation\": {\"max_length\": 5}", "field 'truncation' is"},
         {"\"padding\": null", "\"padding\": {}", "field 'padding' is {}; only null"},
         {"\"version\": \"1.0\"", "\"version\": \"2.0\"", "field 'version' is \"2.0\""},
@@ -328,17 +350,13 @@ static void test_unsupported_settings(void **state)
          "added token '<|endoftext|>': field 'lstrip' is true; only false is supported"},
         {"\"rstrip\": false", "\"rstrip\": true", "field 'rstrip' is true"},
         {"\"single_word\": false", "\"single_word\": true", "field 'single_word' is true"},
-        {"\"normalized\": false", "\"normalized\": true", "field 'normalized' is true"},
+        {"\"normalized\": false", "\"normalized\": 1", "field 'normalized' is 1"},
         {"\"normalized\": false", "\"special\": true", "not valid JSON"},
         {"\"normalized\": false,", "", "field 'normalized' is absent"},
         {"\"lstrip\"", "\"strip\"", "field 'strip' is not supported"},
         {"\"special\": true", "\"special\": 1", "field 'special' is 1"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const bool is_json = strstr(cases[i].expected, "not valid JSON") == NULL;
-        check_refused(*state, cases[i].from, cases[i].to,
-                      is_json ? FM_ERR_UNSUPPORTED : FM_ERR_FORMAT, cases[i].expected);
-    }
+    check_all_refused(*state, cases, sizeof cases / sizeof cases[0]);
 }
 
 static void test_contradictions(void **state)
@@ -414,6 +432,9 @@ static void test_accepted_variants(void **state)
         {"\"post_processor\": null", "\"post_processor\": {\"type\": \"ByteLevel\", "
                                      "\"add_prefix_space\": true, \"trim_offsets\": true}", ""},
         {"[\n    \"h\",\n    \"e\"\n   ]", "\"h e\"", ""},
+        {"\"normalized\": false", "\"normalized\": true", ""},
+        {"\"ignore_merges\": false", "\"ignore_merges\": true", ""},
+        {"\"Isolated\",\n    \"invert\": false", "\"Removed\",\n    \"invert\": true", ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct tokenizer *tok = open_changed(*state, cases[i].from, cases[i].to);
@@ -506,6 +527,7 @@ int main(void)
         cmocka_unit_test(test_decode_unknown_id),
         cmocka_unit_test(test_pieces_and_flags),
         cmocka_unit_test(test_unsupported_settings),
+        cmocka_unit_test(test_unsupported_fields),
         cmocka_unit_test(test_contradictions),
         cmocka_unit_test(test_added_token_too_long),
         cmocka_unit_test(test_accepted_variants),

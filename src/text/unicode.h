@@ -15,11 +15,15 @@ extern "C" {
 #endif
 
 enum {
-    UNICODE_L = 1,     /* \p{L} */
-    UNICODE_M = 2,     /* \p{M} */
-    UNICODE_N = 4,     /* \p{N} */
-    UNICODE_SPACE = 8, /* \s */
-    UNICODE_NFC = 16,  /* NFC may change it or join it to the character before it */
+    UNICODE_L = 1,      /* \p{L} */
+    UNICODE_M = 2,      /* \p{M} */
+    UNICODE_N = 4,      /* \p{N} */
+    UNICODE_SPACE = 8,  /* \s */
+    UNICODE_NFC = 16,   /* NFC may change it or join it to the character before it */
+    UNICODE_UPPER = 32, /* [\p{Lu}\p{Lt}] */
+    UNICODE_LOWER = 64, /* \p{Ll} */
+    UNICODE_PS = 128,   /* [\p{P}\p{S}] */
+    UNICODE_HAN = 256,  /* \p{Han} */
 };
 
 /* Returns the bits above; 0 for a value that is not a code point. */

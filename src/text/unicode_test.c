@@ -19,15 +19,22 @@ static const uint8_t *u8(const char *text)
 static void test_class_bits(void **state)
 {
     (void)state;
-    assert_int_equal(unicode_bits('a'), UNICODE_L);
+    assert_int_equal(unicode_bits('a'), UNICODE_L | UNICODE_LOWER);
+    assert_int_equal(unicode_bits('A'), UNICODE_L | UNICODE_UPPER);
+    assert_int_equal(unicode_bits(0x1c5), UNICODE_L | UNICODE_UPPER); /* Dž */
+    assert_int_equal(unicode_bits(0x3005), UNICODE_L | UNICODE_HAN); /* Lm */
+    assert_int_equal(unicode_bits(0x3007), UNICODE_N | UNICODE_HAN);
+    assert_int_equal(unicode_bits(0x2e80), UNICODE_PS | UNICODE_HAN);
+    assert_int_equal(unicode_bits('+'), UNICODE_PS);
+    assert_int_equal(unicode_bits(0), 0);
     assert_int_equal(unicode_bits('7'), UNICODE_N);
     assert_int_equal(unicode_bits('\n'), UNICODE_SPACE);
-    assert_int_equal(unicode_bits('!'), 0);
+    assert_int_equal(unicode_bits('!'), UNICODE_PS);
     assert_int_equal(unicode_bits(0x0301), UNICODE_M | UNICODE_NFC);
     assert_int_equal(unicode_bits(0x3000), UNICODE_SPACE);
     assert_int_equal(unicode_bits(0x85), UNICODE_SPACE);
     assert_int_equal(unicode_bits(0x180e), 0); /* no longer white space */
-    assert_int_equal(unicode_bits(0x4e2d), UNICODE_L);
+    assert_int_equal(unicode_bits(0x4e2d), UNICODE_L | UNICODE_HAN);
     assert_int_equal(unicode_bits(0x2163), UNICODE_N);
     assert_int_equal(unicode_bits(0x10ffff), 0);
     assert_int_equal(unicode_bits(0x110000), 0);
@@ -203,7 +210,10 @@ static void test_regex_names(void **state)
     unsigned n = 0;
     for (; pretok_at(n) != NULL; n++) {
         const struct pretok *pattern = pretok_at(n);
-        assert_ptr_equal(pretok_find(pattern->regex), pattern);
+        size_t n_regexes = 0;
+        while (pattern->regexes[n_regexes] != NULL)
+            n_regexes++;
+        assert_ptr_equal(pretok_find(pattern->regexes, n_regexes)->next, pattern->next);
         assert_non_null(pattern->gguf_names[0]);
         for (const char *const *name = pattern->gguf_names; *name != NULL; name++) {
             assert_ptr_equal(pretok_find_gguf(*name, strlen(*name)), pattern);
@@ -212,7 +222,9 @@ static void test_regex_names(void **state)
     }
     assert_true(n >= 2);
     assert_null(pretok_at(n + 1));
-    assert_null(pretok_find("\\s+"));
+    static const char *const unknown[] = {"\\s+", "\\p{N}{1,3}"};
+    assert_null(pretok_find(unknown, 1));
+    assert_null(pretok_find(unknown + 1, 1)); /* the first of DeepSeek's three */
 }
 
 int main(void)

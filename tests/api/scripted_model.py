@@ -79,20 +79,23 @@ def byte_characters():
     return table
 
 
-def tokenizer():
+def tokenizer(scripts, special):
     """Returns the file, the ids of the bytes, and the ids of the scripts' pieces."""
     characters = byte_characters()
-    vocabulary = {text: i for i, text in enumerate(SPECIAL)}
-    bytes_ids = {byte: len(SPECIAL) + byte for byte in range(256)}
+    vocabulary = {text: i for i, text in enumerate(special)}
+    bytes_ids = {byte: len(special) + byte for byte in range(256)}
     vocabulary.update({characters[byte]: i for byte, i in bytes_ids.items()})
-    added = [{"id": i, "content": text, "special": True} for i, text in enumerate(SPECIAL)]
+    added = [{"id": i, "content": text, "special": True} for i, text in enumerate(special)]
     pieces = {}
-    for key, script in SCRIPTS.items():
+    for key, script in scripts.items():
         for text in script:
             if text is None:
                 continue
             assert (text not in pieces), text
-            pieces[text] = len(SPECIAL) + 256 + len(pieces)
+            if text in special:
+                pieces[text] = special.index(text)
+                continue
+            pieces[text] = len(special) + 256 + sum(text not in special for text in pieces)
             if key in ORDINARY and text not in TAGS:
                 vocabulary["".join(characters[b] for b in text.encode())] = pieces[text]
                 continue
@@ -116,10 +119,10 @@ def tokenizer():
     return file, bytes_ids, pieces
 
 
-def successors(bytes_ids, pieces):
+def successors(scripts, bytes_ids, pieces):
     """Returns the token that follows each one."""
     follows = {}
-    for key, script in SCRIPTS.items():
+    for key, script in scripts.items():
         ids = [bytes_ids[ord(key)], *(pieces[text] for text in script if text is not None)]
         for a, b in zip(ids, ids[1:]):
             follows[a] = b
@@ -166,11 +169,13 @@ def write_safetensors(path, found):
     path.write_bytes(safetensors_file.framed(header, data))
 
 
-def make(folder, context=4096):
+def make(folder, context=4096, scripts=None, template=None, special=()):
+    """scripts, template: other ones. special: more special tokens, which may be pieces."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    file, bytes_ids, pieces = tokenizer()
-    n_tokens = len(SPECIAL) + 256 + len(pieces)
+    scripts, special = scripts or SCRIPTS, [*SPECIAL, *special]
+    file, bytes_ids, pieces = tokenizer(scripts, special)
+    n_tokens = len(special) + 256 + sum(text not in special for text in pieces)
     config = {
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
         "attention_bias": False, "decoder_sparse_step": 1, "eos_token_id": 1,
@@ -185,7 +190,7 @@ def make(folder, context=4096):
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 1}))
     (folder / "tokenizer.json").write_text(json.dumps(file))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / "chat_template.jinja").write_text(template or TEMPLATE)
     write_safetensors(folder / "model.safetensors",
-                      tensors(n_tokens, successors(bytes_ids, pieces)))
+                      tensors(n_tokens, successors(scripts, bytes_ids, pieces)))
     return folder

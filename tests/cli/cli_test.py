@@ -23,8 +23,8 @@ MODEL = ""
 SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 
 # Options of every command that computes.
-ENGINE = "memory elastic threads pin cpu prefill-chunk kv io reader read-depth policy lookahead " \
-         "heat no-heat check experts-per-token cache-bias "
+ENGINE = "memory gpu gpu-memory elastic threads pin cpu prefill-chunk kv io reader read-depth " \
+         "policy lookahead heat no-heat check experts-per-token cache-bias "
 SAMPLING = "n-tokens stop greedy temp top-k top-p min-p typical-p repeat-penalty seed context " \
            "presence-penalty frequency-penalty repeat-window logit-bias "
 
@@ -646,9 +646,9 @@ DOCTOR_TYPES = {
     "int8_one_thread_gop_per_s_max": float, "disk_read_gb_per_s": float,
     "disk_read_gb_per_s_min": float, "disk_read_gb_per_s_max": float,
     "io_auto": str, "io_direct_gb_per_s": float, "io_page_gb_per_s": float,
-}
+    "gpus": list, "no_gpu": str}
 # Null if the system does not say, has no limit, or the level has no such measurement.
-DOCTOR_NULLS = ("processor", "cpu_quota", "huge_pages", "cpu_level", "int8_", "disk_", "io_")
+DOCTOR_NULLS = "processor cpu_quota huge_pages cpu_level int8_ disk_ io_ no_gpu".split()
 
 
 class Doctor(Case):
@@ -664,7 +664,7 @@ class Doctor(Case):
         found = json.loads(result.stdout)
         self.assertEqual(sorted(found), sorted(DOCTOR_TYPES))
         for key, value in found.items():
-            if not (value is None and key.startswith(DOCTOR_NULLS)):
+            if not (value is None and key.startswith(tuple(DOCTOR_NULLS))):
                 kinds = (DOCTOR_TYPES[key], float) if key == "cpu_quota" else DOCTOR_TYPES[key]
                 self.assertIsInstance(value, kinds, key)
         self.assertEqual(found["n_threads"], 2)
@@ -680,7 +680,7 @@ class Doctor(Case):
     def test_text(self):
         result = self.assert_works(flashmoe("doctor", "--quick", "--threads", "3", "--cpu",
                                             "reference"))
-        for word in ("processor ", "cores ", "levels ", "in use", "memory ", "huge pages ",
+        for word in ("processor ", "cores ", "levels ", "in use", "memory ", "huge pages ", "GPU ",
                      "memory read ", "with 1 thread\n", "with 3 threads\n"):
             self.assertIn(word, result.stdout)
         self.assertRegex(result.stdout, "\n\n(Suggestions:\n 1. [A-Z0-9-]|No suggestions: )")

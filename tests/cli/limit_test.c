@@ -34,13 +34,13 @@ static void test_bounds(void **state)
     same(limit.memory_bytes, 100 + 50 + 30 + 60);
     same(limit.io_s, 0.5);
     same(limit.ram_s, 0.25);
-    assert_true(limit.is_io_bound);
+    assert_int_equal(limit.bound, LIMIT_DISK);
     same(limit.max_per_s, 2);
     same(limit.min_per_s, 1 / 0.75);
     same(limit.percent, 50);
     load.memory_per_s = 240;
     limit_of(&load, 0, &limit);
-    assert_false(limit.is_io_bound);
+    assert_int_equal(limit.bound, LIMIT_MEMORY);
     same(limit.max_per_s, 1);
     assert_true(limit.percent == 0);
 }
@@ -55,7 +55,7 @@ static void test_unknown_speeds(void **state)
     assert_true(limit.io_s < 0 && limit.max_per_s == 0 && limit.percent == 0);
     load.miss_bytes = 0; /* then the disk does not matter */
     limit_of(&load, 1, &limit);
-    assert_true(limit.io_s == 0 && !limit.is_io_bound);
+    assert_true(limit.io_s == 0 && limit.bound == LIMIT_MEMORY);
     same(limit.max_per_s, 100.0 / 160);
     load.memory_per_s = 0;
     limit_of(&load, 1, &limit);
@@ -72,8 +72,10 @@ static void test_between(void **state)
     struct fm_stats after = {.size = sizeof after,
                              .n_decode_tokens = 15, .decode_ns = 2000001000, .bytes_read = 700,
                              .n_guesses = 19, .n_guesses_used = 8};
+    const struct limit_speeds slow = {.disk = 15, .memory = 1000};
     struct limit limit;
-    limit_between(&before, &after, &info, 8, 150, 1000, &limit);
+    limit_between(&before, &after, &info, 8, &(struct limit_speeds){.disk = 150, .memory = 1000},
+                  &limit);
     same(limit.load.miss_bytes, (200 - 10 * 5) / 5.0);
     same(limit.load.kv_bytes, 2 * 10 + 10);
     same(limit.tok_per_s, 2.5);
@@ -82,12 +84,56 @@ static void test_between(void **state)
     same(limit.ram_s, 0.24);
     same(limit.percent, 60);
     after.n_guesses_used = 100; /* guessed earlier, used now */
-    limit_between(&before, &after, &info, 8, 15, 1000, &limit);
+    limit_between(&before, &after, &info, 8, &slow, &limit);
     same(limit.load.miss_bytes, 40);
     after = before;
-    limit_between(&before, &after, &info, 8, 15, 1000, &limit);
+    limit_between(&before, &after, &info, 8, &slow, &limit);
     assert_true(limit.tok_per_s == 0 && limit.load.miss_bytes == 0);
     same(limit.load.kv_bytes, 2 * 8 + 10);
+}
+
+/* The GPU computes what the processor does not; what is sent passes both memories and the link. */
+static void test_gpu(void **state)
+{
+    (void)state;
+    const struct fm_stats before = {.size = sizeof before, .gpu_budget_bytes = 1,
+                                    .n_experts_computed = 3, .n_experts_sent = 5,
+                                    .n_experts_moved_up = 2, .n_experts_moved_down = 2};
+    struct fm_stats after = {.size = sizeof after, .gpu_budget_bytes = 1, .n_decode_tokens = 5,
+                             .decode_ns = 5000000000, .bytes_read = 50,
+                             .n_experts_computed = 13, .n_experts_sent = 16,
+                             .n_experts_moved_up = 4, .n_experts_moved_down = 4};
+    const struct limit_speeds speeds = {.disk = 100, .memory = 90, .gpu = 1000, .link = 50};
+    struct limit limit;
+    char text[LIMIT_TEXT_BYTES];
+    limit_between(&before, &after, &info, 8, &speeds, &limit);
+    same(limit.load.host_bytes, 10 * 5 / 5.0);
+    same(limit.load.link_bytes, (11 + 2 + 2) * 5 / 5.0);
+    same(limit.memory_bytes, 10 + 15 + 2 * 10);
+    same(limit.gpu_bytes, 100 + 50 + 30 - 10 + 15);
+    same(limit.io_s, 0.1);
+    same(limit.ram_s, 0.5);
+    same(limit.gpu_s, 0.185);
+    same(limit.link_s, 0.3);
+    assert_int_equal(limit.bound, LIMIT_MEMORY);
+    same(limit.max_per_s, 2);
+    same(limit.min_per_s, 1 / 1.085);
+    assert_non_null(strstr(limit_text(&limit, text), "300 ms of the link to it (15 B), 500 ms of"));
+    assert_non_null(strstr(text, "without overlap")); /* the whole sentence fits */
+    json_t *json = limit_json(&limit);
+    same(json_real_value(json_object_get(json, "t_link_s")), 0.3);
+    json_decref(json);
+    struct limit_load load = limit.load;
+    load.link_per_s = 10;
+    limit_of(&load, 1, &limit);
+    assert_int_equal(limit.bound, LIMIT_LINK);
+    load.gpu_per_s = 0; /* not measured */
+    limit_of(&load, 1, &limit);
+    assert_true(limit.max_per_s == 0);
+    assert_non_null(strstr(limit_text(&limit, text), "unknown: "));
+    after.n_experts_computed = 1000;
+    limit_between(&before, &after, &info, 8, &speeds, &limit);
+    same(limit.load.host_bytes, 100);
 }
 
 static void test_shown(void **state)
@@ -145,7 +191,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_unknown_speeds),
-        cmocka_unit_test(test_between),
+        cmocka_unit_test(test_between), cmocka_unit_test(test_gpu),
         cmocka_unit_test(test_shown),
         cmocka_unit_test(test_exceeded),
     };

@@ -156,6 +156,7 @@ static void test_gguf(void **state)
 {
     (void)state;
     fail_every_allocation(FLASHMOE_TEST_DIR "/oracle/frozen/small_qwen3_next-q8_0.gguf", true);
+    fail_every_allocation(FLASHMOE_TEST_DIR "/oracle/frozen/small_mixtral-q8_0.gguf", false);
 }
 
 static void test_without_text(void **state)

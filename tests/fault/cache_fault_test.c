@@ -238,7 +238,8 @@ static void open_cache(struct fixture *f, uint32_t n_slots, bool is_threaded)
     assert_int_equal(expert_store_open(f->model, &f->reader->base, STORE_PAGES, false, &f->store,
                                        NULL), 0);
     const enum heat_policy policy = n_slots % 2 == 0 ? HEAT_LCP : HEAT_LRU;
-    assert_int_equal(expert_cache_open(f->model, f->store, &memory_host, n_slots, policy,
+    const struct cache_tier tier = {&memory_host, n_slots};
+    assert_int_equal(expert_cache_open(f->model, f->store, &tier, 1, policy,
                                        &f->cache, NULL), 0);
 }
 
@@ -498,7 +499,7 @@ static void test_size_changes(void **state)
             random_plan(&f, &random, &plan);
             if (next_random(&random, 3) == 0) {
                 wanted = 1 + next_random(&random, max);
-                expert_cache_resize(f.cache, wanted);
+                expert_cache_resize(f.cache, 0, wanted);
             }
             if (next_random(&random, 2) == 0)
                 (void)expert_cache_shrink(f.cache, next_random(&random, 4) *
@@ -553,7 +554,7 @@ static void test_the_hottest_stay(void **state)
     for (int round = 0; round < 5; round++)
         run_whole(&f, &some);
     const uint32_t floors = k * n_layers, wanted = some.n + floors;
-    expert_cache_resize(f.cache, wanted);
+    expert_cache_resize(f.cache, 0, wanted);
     expert_cache_settle(f.cache);
     assert_true(expert_cache_shrink(f.cache, 0)); /* nothing left to do */
     const uint64_t before = n_read(&f);
@@ -566,7 +567,7 @@ static void test_the_hottest_stay(void **state)
     expert_cache_stats(f.cache, &is);
     assert_int_equal(is.n_hits - was.n_hits, k < 4 ? k : 4);
     /* Larger again: everything fits and stays. */
-    expert_cache_resize(f.cache, UINT32_MAX);
+    expert_cache_resize(f.cache, 0, UINT32_MAX);
     run_whole(&f, &all);
     run_whole(&f, &other);
     const uint64_t filled = n_read(&f);
@@ -596,7 +597,7 @@ static void test_reads_under_way(void **state)
     hold(f.reader, true);
     for (uint32_t i = 1; i < 4; i++)
         assert_true(expert_cache_guess(f.cache, 0, i, 0.5));
-    expert_cache_resize(f.cache, 1);
+    expert_cache_resize(f.cache, 0, 1);
     assert_false(expert_cache_shrink(f.cache, UINT64_MAX));
     hold(f.reader, false);
     expert_cache_settle(f.cache);
@@ -622,7 +623,7 @@ static void test_a_guess_fails_in_a_slot_that_goes(void **state)
         set_fault(f.reader, 1, 1, FAULT_EIO);
         assert_true(expert_cache_guess(f.cache, 0, 0, 0.5));
         assert_true(expert_cache_guess(f.cache, 0, 1, 0.5));
-        expert_cache_resize(f.cache, 1);
+        expert_cache_resize(f.cache, 0, 1);
         expert_cache_begin(f.cache, 0, 1, &use, 1);
         const uint64_t n_before = n_read(&f);
         hold(f.reader, false);

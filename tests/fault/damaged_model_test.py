@@ -145,7 +145,7 @@ class Sound(Case):
     """The copies work before they are damaged, so nothing below is refused for another reason."""
 
     def test_copies_run(self):
-        for family in (NEXT, MOE, QWEN35):
+        for family in (NEXT, MOE, QWEN35, "glm4_moe", "mixtral"):
             for damage in (lambda c: None, lambda c: c.fields({}), lambda c: c.header(lambda h: 0),
                            Checkpoint.split):
                 with self.subTest(family), tempfile.TemporaryDirectory() as folder:
@@ -330,6 +330,11 @@ class Config(Case):
     def test_unknown_kinds(self):
         for value in ("llama", "", "qwen3_nex", "qwen3_next ", "x" * 3000, "a\nb\x1b[2J", "\u00e9"):
             self.refuse_fields({"model_type": value}, "field 'model_type' is")
+        self.refuse_fields({"model_type": "glm4v_moe"},
+                           "glm4_moe, glm4_moe_lite, gpt_oss, minimax_m2, mixtral, ",
+                           '("glm4_moe" is the nearest name')
+        self.refuse_fields({"model_type": "llama", "num_experts": DROP},
+                           "no field says that it has experts")
         for field, value in (("hidden_act", "gelu"), ("hidden_act", 1), ("attention_bias", True),
                              ("attention_bias", 0), ("use_sliding_window", True)):
             self.refuse_fields({field: value}, f"field '{field}' is")

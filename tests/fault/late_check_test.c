@@ -108,7 +108,8 @@ static void open_cache(struct fixture *f, uint32_t n_slots)
     assert_int_equal(reader_pread_open(&depth, &reader, &err), 0);
     assert_int_equal(expert_store_open(f->model, reader, STORE_PAGES, true, &f->store, &err), 0);
     set_sums(false, 0);
-    assert_int_equal(expert_cache_open(f->model, f->store, &memory_host, n_slots, HEAT_LCP,
+    const struct cache_tier tier = {&memory_host, n_slots};
+    assert_int_equal(expert_cache_open(f->model, f->store, &tier, 1, HEAT_LCP,
                                        &f->cache, &err), 0);
     for (uint32_t i = 0; i < N_PLANNED; i++)
         f->uses[i] = (struct expert_use){.expert = 2 * i, .n_uses = 1};
@@ -267,7 +268,7 @@ static void test_shrunk_before(void **state)
         expert_cache_begin(f.cache, 0, 1, f.uses, 8);
         assert_int_equal(take_all(&f, &n_damaged), 8);
         expert_cache_end(f.cache);
-        expert_cache_resize(f.cache, n_slots);
+        expert_cache_resize(f.cache, 0, n_slots);
         expert_cache_settle(f.cache);
         assert_int_equal(expert_cache_verify(f.cache, &index, &err), FM_ERR_FORMAT);
         assert_int_equal(expert_cache_verify(f.cache, &index, &err), 0);

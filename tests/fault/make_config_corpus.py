@@ -9,7 +9,8 @@ import json
 import os
 import sys
 
-FAMILIES = ("qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
+FAMILIES = ("qwen3_moe", "qwen3_next", "qwen3_5_moe_text", "glm4_moe", "minimax_m2", "mixtral",
+            "olmoe", "qwen2_moe")
 
 
 def nested(config):
@@ -24,7 +25,7 @@ def changed(config, **fields):
 
 
 def seeds(configs):
-    moe, following, text = (configs[f] for f in FAMILIES)
+    moe, following, text, glm = (configs[f] for f in FAMILIES[:4])
     full = ["full_attention"]
     return {
         **configs,
@@ -71,6 +72,11 @@ def seeds(configs):
         "no_head_dim": changed(moe, head_dim=None),
         "gelu": changed(moe, hidden_act="gelu"),
         "llama": {"model_type": "llama"},
+        "groups": changed(glm, n_group=4, topk_group=2),
+        "no_groups": changed(glm, n_group=16, topk_group=16),
+        "predictors": changed(glm, num_hidden_layers=3),
+        "window": changed(configs["mixtral"], sliding_window=1),
+        "rotary_dim": changed(configs["minimax_m2"], rotary_dim=0),
         "empty": {},
     }
 

@@ -130,9 +130,15 @@ class Gguf(Case):
         self.refuses(path, "model.layers.0.post_attention_layernorm.weight", "twice")
 
     def test_refused_models(self):
-        values = {**metadata(), "general.architecture": w.text("llama")}
+        values = {**metadata(), "general.architecture": w.text("gemma3")}
         self.refuses(self.write("m.gguf", w.make(values, tensors())), "m.gguf: key "
-                     "'general.architecture' is \"llama\"", "qwen35moe, qwen3moe, qwen3next")
+                     "'general.architecture' is \"gemma3\"", "qwen35moe, qwen3moe, qwen3next")
+        values = {key.replace("qwen3moe.", "llama."): value for key, value in metadata().items()
+                  if "expert" not in key}
+        values["general.architecture"] = w.text("llama")
+        values["llama.feed_forward_length"] = w.u32(64)
+        self.refuses(self.write("m.gguf", w.make(values, tensors())),
+                     "key 'llama.expert_count' is missing or 0: this is a dense model")
         values = {**metadata(), "general.type": w.text("adapter")}
         self.refuses(self.write("m.gguf", w.make(values, tensors())), "'general.type'", "adapter")
         self.refuses(self.write("m.gguf", w.make(tokenizer(), tensors())),
@@ -240,8 +246,9 @@ class Gguf(Case):
 
     def test_refused_tokenizers(self):
         for key, value, parts in (
-                ("model", w.text("llama"), ("'tokenizer.ggml.model' is \"llama\"", "gpt2")),
-                ("pre", w.text("llama-bpe"), ("'tokenizer.ggml.pre' is \"llama-bpe\"", "qwen35")),
+                ("model", w.text("bert"), ("'tokenizer.ggml.model' is \"bert\"", "gpt2", "llama")),
+                ("model", w.text("llama"), ("'tokenizer.ggml.scores' is not a list",)),
+                ("pre", w.text("default"), ("'tokenizer.ggml.pre' is \"default\"", "qwen35")),
                 ("pre", None, ("'tokenizer.ggml.pre' is missing",)),
                 ("tokens", w.u32(1), ("'tokenizer.ggml.tokens'", "list")),
                 ("tokens", w.array(w.TEXT, [b"\xc3"]), ("token 0 is not UTF-8",)),

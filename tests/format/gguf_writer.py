@@ -85,6 +85,24 @@ def tokenizer_values(document, pre):
     }
 
 
+def spaced_values(document):
+    """Returns tokenizer.ggml.* of a tokenizer.json in the style of SentencePiece, whose merges are
+    in the order in which their results rank."""
+    vocabulary = document["model"]["vocab"]
+    added = {t["id"]: 3 if t["special"] else 4 for t in document["added_tokens"]}
+    scores = {a + b: -float(rank + 1) for rank, (a, b) in
+              reversed(list(enumerate(document["model"]["merges"])))}
+    tokens = sorted(vocabulary, key=vocabulary.get)
+    types = [added.get(i, 6 if t.startswith("<0x") and len(t) == 6 else 1)
+             for i, t in enumerate(tokens)]
+    return {
+        "tokenizer.ggml.model": text("llama"),
+        "tokenizer.ggml.tokens": array(TEXT, tokens),
+        "tokenizer.ggml.token_type": array(I32, types),
+        "tokenizer.ggml.scores": array(F32, [scores.get(t, 0.0) for t in tokens]),
+    }
+
+
 class Reader:
     """Reads the values and tensors of a file, as make() takes them."""
 

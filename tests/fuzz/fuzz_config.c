@@ -24,10 +24,17 @@ static void require(int holds, const char *what)
 /* Returns the checkpoint whose model type the bytes contain, so that many inputs can fit. */
 static const char *template_for(const uint8_t *data, size_t size)
 {
-    if (memmem(data, size, "qwen3_moe", 9) != NULL)
-        return GOLDEN "qwen3_moe";
-    if (memmem(data, size, "qwen3_5_moe", 11) != NULL)
-        return GOLDEN "qwen3_5_moe_text";
+    static const struct {
+        const char *model_type, *golden;
+    } known[] = {
+        {"qwen3_moe", GOLDEN "qwen3_moe"}, {"qwen3_5_moe", GOLDEN "qwen3_5_moe_text"},
+        {"glm4_moe", GOLDEN "glm4_moe"},   {"minimax_m2", GOLDEN "minimax_m2"},
+        {"mixtral", GOLDEN "mixtral"},     {"olmoe", GOLDEN "olmoe"},
+        {"qwen2_moe", GOLDEN "qwen2_moe"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (memmem(data, size, known[i].model_type, strlen(known[i].model_type)) != NULL)
+            return known[i].golden;
     return GOLDEN "qwen3_next";
 }
 
@@ -64,7 +71,8 @@ static void check_sizes(const struct model *model)
         const struct forward_options options = {.max_rows = rows[i], .max_segments = 1,
                                                 .n_context = s->max_context,
                                                 .kv_format = &kv_f32};
-        const uint64_t scratch = forward_bytes(model, &options);
+        const uint64_t scratch = forward_row_bytes(model, &options) +
+                                 forward_host_bytes(model, &options);
         struct sequence_blocks blocks;
         require(scratch > smaller, "more rows take more scratch");
         sequence_blocks(model, &kv_f32, rows[i], &blocks);
@@ -126,7 +134,8 @@ static void set_up(struct model *model, struct engine *e)
         if (rc == 0)
             rc = expert_store_open(model, e->reader, STORE_PAGES, false, &e->store, NULL);
         if (rc == 0)
-            rc = expert_cache_open(model, e->store, &memory_host, 2, HEAT_LCP, &e->cache, NULL);
+            rc = expert_cache_open(model, e->store, &(struct cache_tier){&memory_host, 2}, 1,
+                                   HEAT_LCP, &e->cache, NULL);
     }
     if (rc == 0)
         rc = backend_open(NULL, &backend, &e->be, NULL);

@@ -43,7 +43,8 @@ static void use_text(const struct tokenizer *tok, struct token_decoder *decoder,
         struct fm_error err;
         require(tokenizer_encode(tok, text, strlen(text), with_special != 0, &ids, &n, &err) == 0,
                 "every text can be encoded");
-        require(n <= 3 * strlen(text), "no text has more tokens than bytes");
+        /* A space may become three bytes, and so may the one before every span. */
+        require(n <= 6 * strlen(text) + 3, "the number of tokens is bounded");
         for (size_t i = 0; i < n; i++) {
             size_t bytes;
             require(tokenizer_has_id(tok, ids[i]) && tokenizer_piece(tok, ids[i], &bytes) != NULL,
@@ -59,6 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const char *const texts[] = {
         "", "the quick brown fox", "<|im_start|>user\nhi<|im_end|>\n", "e\u0301\u0323 \uac00\u11a8",
         "a\xff\xe4\xbd", "it's 12345  \n\n  'll \u4f60\u597d <<<<a<a>", "\u0301\u0345\u08d3",
+        "   HTTPServer's ABC\u0301 1234 \u30a0\u30ab\u30fb\u3007 !a \u2581 \x01\x02b <s>x</s> ",
         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaathethethethethethethethethethethethethethethe",
     };
     struct tokenizer *tok;
@@ -69,11 +71,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         require(tok == NULL, "nothing is left after an error");
         return 0;
     }
-    require(tokenizer_n_ids(tok) >= 256, "every byte has a token");
+    require(tokenizer_n_ids(tok) >= 243, "every byte of UTF-8 has a token");
     struct token_decoder decoder;
     require(token_decoder_init(&decoder, tok, &err) == 0, "a decoder can be made");
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         use_text(tok, &decoder, texts[i]);
+    size_t n_prefix;
+    const int32_t *prefix = tokenizer_prefix(tok, &n_prefix);
+    for (size_t i = 0; i < n_prefix; i++)
+        require(tokenizer_has_id(tok, prefix[i]), "a prefix has tokens");
     int32_t id;
     if (tokenizer_find(tok, "<|im_end|>", &id))
         require(tokenizer_has_id(tok, id), "an added token has an id");

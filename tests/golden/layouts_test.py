@@ -11,7 +11,8 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRAM = ""
-FAMILIES = ["qwen3_moe", "qwen3_next", "qwen3_5_moe_text"]
+FAMILIES = ["qwen3_moe", "qwen3_next", "qwen3_5_moe_text", "glm4_moe", "minimax_m2", "mixtral",
+            "olmoe", "qwen2_moe"]
 EQUIVALENT = [
     ["sharded"],
     ["stacked"],

@@ -10,6 +10,8 @@ import sys
 import tempfile
 import unittest
 
+import families
+
 PROGRAM = ""
 
 ATTENTION = dict(hidden_act="silu", attention_bias=False, rms_norm_eps=1e-6,
@@ -54,6 +56,46 @@ MODELS = {
                           150994944 + 4 * 1327104),
     "Qwen3.5-397B-A17B": (qwen3_5(60, 4096, 32, 512, 10, 1024, 64), 396.35,
                           188743680 + 4 * 1658880),
+}
+
+
+def other(family, **fields):
+    return {**families.BASE[family], "model_type": family, "rope_scaling": None, **fields}
+
+
+def glm(layers, hidden, dense, experts, inner, first, scale, has_norms):
+    return other("glm4_moe", num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=96,
+                 num_key_value_heads=8, head_dim=128, intermediate_size=dense,
+                 n_routed_experts=experts, num_experts_per_tok=8, moe_intermediate_size=inner,
+                 first_k_dense_replace=first, routed_scaling_factor=scale, use_qk_norm=has_norms,
+                 vocab_size=151552, max_position_embeddings=131072)
+
+
+# Of families.py, with the layers for multi-token prediction that GLM's checkpoints have.
+OTHERS = {
+    "OLMoE-1B-7B": (other("olmoe", num_hidden_layers=16, hidden_size=2048, num_attention_heads=16,
+                          num_key_value_heads=16, num_experts=64, num_experts_per_tok=8,
+                          intermediate_size=1024, vocab_size=50304), "hub", 6.92),
+    "Mixtral-8x7B": (other("mixtral", num_hidden_layers=32, hidden_size=4096, head_dim=None,
+                           num_attention_heads=32, num_key_value_heads=8, num_local_experts=8,
+                           intermediate_size=14336, vocab_size=32000), "hub", 46.70),
+    "Qwen1.5-MoE-A2.7B": (other("qwen2_moe", num_hidden_layers=24, hidden_size=2048,
+                                num_attention_heads=16, num_key_value_heads=16, num_experts=60,
+                                num_experts_per_tok=4, moe_intermediate_size=1408,
+                                intermediate_size=5632, shared_expert_intermediate_size=5632,
+                                mlp_only_layers=[], vocab_size=151936), "hub", 14.32),
+    "Qwen2-57B-A14B": (other("qwen2_moe", num_hidden_layers=28, hidden_size=3584,
+                             num_attention_heads=28, num_key_value_heads=4, num_experts=64,
+                             num_experts_per_tok=8, moe_intermediate_size=2560,
+                             intermediate_size=18944, shared_expert_intermediate_size=20480,
+                             mlp_only_layers=[], vocab_size=151936), "hub", 57.41),
+    "GLM-4.5-Air": (glm(46, 4096, 10944, 128, 1408, 1, 1.0, False), "predicts", 106.85),
+    "GLM-4.5": (glm(92, 5120, 12288, 160, 1536, 3, 2.5, True), "predicts", 352.80),
+    "MiniMax-M2": (other("minimax_m2", num_hidden_layers=62, hidden_size=3072, head_dim=128,
+                         num_attention_heads=48, num_key_value_heads=8, num_local_experts=256,
+                         num_experts_per_tok=8, intermediate_size=1536, rotary_dim=64,
+                         attn_type_list=[1] * 62, sliding_window=None, vocab_size=200064), "hub",
+                   228.69),
 }
 
 
@@ -119,10 +161,10 @@ def tensors(config):
     return found
 
 
-def write_sparse(folder, config):
+def write_sparse(folder, config, shapes):
     (folder / "config.json").write_text(json.dumps(config))
     header, at = {}, 0
-    for name, shape in tensors(config).items():
+    for name, shape in shapes.items():
         size = 2
         for n in shape:
             size *= n
@@ -135,14 +177,28 @@ def write_sparse(folder, config):
 
 
 class RealShapes(unittest.TestCase):
+    def inspect(self, folder):
+        done = subprocess.run([PROGRAM, "inspect", folder, "--json"], capture_output=True,
+                              text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_other_families(self):
+        for name, (config, layout, billions) in OTHERS.items():
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                shapes = {key: shape for key, shape, _ in families.tensors_of(config, layout)}
+                write_sparse(pathlib.Path(folder), config, shapes)
+                found = self.inspect(folder)
+                inner = config.get("moe_intermediate_size", config["intermediate_size"])
+                self.assertAlmostEqual(found["n_parameters"] / 1e9, billions, delta=0.01)
+                self.assertEqual(found["expert_bytes"], 6 * config["hidden_size"] * inner)
+                self.assertEqual(found["n_layers"], config["num_hidden_layers"])
+
     def test_public_models(self):
         for name, (config, billions, state_bytes) in MODELS.items():
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
-                write_sparse(pathlib.Path(folder), config)
-                done = subprocess.run([PROGRAM, "inspect", folder, "--json"], capture_output=True,
-                                      text=True)
-                self.assertEqual(done.returncode, 0, done.stderr)
-                found = json.loads(done.stdout)
+                write_sparse(pathlib.Path(folder), config, tensors(config))
+                found = self.inspect(folder)
                 text = config.get("text_config", config)
                 self.assertAlmostEqual(found["n_parameters"] / 1e9, billions, delta=0.01)
                 self.assertEqual(found["state_bytes"], state_bytes)

@@ -8,7 +8,7 @@ Layouts that keep every weight, so the logits must stay the same bits:
   sharded         three shards and model.safetensors.index.json; neighbours in name order, such as
                   the three matrices of one expert, lie in different shards
   stacked         experts merged to mlp.experts.gate_up_proj [E, 2I, H], gate rows first, and
-                  mlp.experts.down_proj [E, H, I]
+                  mlp.experts.down_proj [E, H, I]; also below block_sparse_moe
   stacked-weight  experts merged to mlp.experts.{gate,up}_proj.weight [E, I, H] and
                   mlp.experts.down_proj.weight [E, H, I]
   multimodal      qwen3_5_moe_text as the text part of qwen3_5_moe: config in text_config, tensors
@@ -43,7 +43,10 @@ N_SHARDS = 3
 INDEX = "model.safetensors.index.json"
 COPIED = ("generation_config.json", "tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json",
           "added_tokens.json", "chat_template*")
-EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
+EXPERT = re.compile(r"(.*\.(?:mlp|block_sparse_moe)\.experts)\.(\d+)\."
+                    r"(gate_proj|up_proj|down_proj|w1|w3|w2)\.weight")
+KINDS = {"gate_proj": "gate", "w1": "gate", "up_proj": "up", "w3": "up", "down_proj": "down",
+         "w2": "down"}
 
 
 class Tensor:
@@ -160,11 +163,11 @@ def stack_experts(tensors, with_weight):
     for name, t in tensors.items():
         m = EXPERT.fullmatch(name)
         if m:
-            groups.setdefault(m[1], {}).setdefault(m[3], {})[int(m[2])] = t
+            groups.setdefault(m[1], {}).setdefault(KINDS[m[3]], {})[int(m[2])] = t
         else:
             rest[name] = t
     if not groups:
-        raise ValueError("no tensors named ...mlp.experts.N.{gate,up,down}_proj.weight to stack")
+        raise ValueError("no tensors named ...mlp.experts.N.gate_proj.weight or the like to stack")
     for base, kinds in groups.items():
         n = len(kinds["gate"])
         if any(sorted(kinds[k]) != list(range(n)) for k in ("gate", "up", "down")):

@@ -190,7 +190,7 @@ static bool is_format_chosen(const struct bench_options *o, const struct quant *
     static const char *const usual[] = {
         "affine2-g64", "affine3-g64", "affine4-g32", "affine4-g64", "affine5-g64", "affine6-g64",
         "affine8-g64", "bf16", "f16", "f32", "fp8-b128-f32", "iq2_xxs", "iq3_s", "iq4_nl",
-        "iq4_xs", "mxfp4", "q2_k", "q3_k", "q4_0", "q4_k", "q5_k", "q6_k", "q8_0"};
+        "iq4_xs", "mxfp4", "mxfp4-g32", "q2_k", "q3_k", "q4_0", "q4_k", "q5_k", "q6_k", "q8_0"};
     if (o->format != NULL)
         return strcmp(o->format, "all") == 0 || strcmp(o->format, format->name) == 0;
     for (unsigned i = 0; i < sizeof usual / sizeof usual[0]; i++)
@@ -222,6 +222,7 @@ static void bench_attention(const struct kernels *k, const struct kv_format *for
     struct job job = {.run = run_attention, .k = k};
     job.attention = (struct kernel_attention){
         .kv_format = format, .q = q, .q_stride = DIM, .n_heads = HEADS, .head_dim = DIM,
+        .value_dim = DIM,
         .keys = kv, .values = kv, .n_positions = KERNEL_ATTENTION_BLOCK, .scale = 0.088f,
         .max = results, .total = results + HEADS, .out = results + 2 * HEADS,
         .scratch = results + 2 * HEADS + HEADS * DIM};

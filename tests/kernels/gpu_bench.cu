@@ -216,19 +216,35 @@ static void send(struct launch &l)
     l.gpu = to_gpu(l.products.data(), l.products.size());
 }
 
+template <class Args>
+static void start(void (*kernel)(Args), uint32_t n_blocks, const struct gpu_products &all,
+                  cudaStream_t stream)
+{
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t how = {};
+    how.gridDim = dim3(n_blocks);
+    how.blockDim = dim3(GPU_MATMUL_THREADS);
+    how.stream = stream;
+    how.attrs = &early;
+    how.numAttrs = 1;
+    if (n_blocks > 0)
+        MUST(cudaLaunchKernelEx(&how, kernel, Args{all}));
+}
+
+/* Starts as the backend does: a kernel may start before the one ahead has ended. */
 static void run(const struct launch &l, cudaStream_t stream)
 {
     const struct gpu_products all = {l.gpu, (uint32_t)l.products.size()};
     const uint32_t *n = l.n_blocks;
-    if (n[GPU_MATMUL_FEW] > 0)
-        gpu_matmul_few<<<n[GPU_MATMUL_FEW], GPU_MATMUL_THREADS, 0, stream>>>({all});
-    if (n[GPU_MATMUL_MANY] > 0)
-        gpu_matmul_many<<<n[GPU_MATMUL_MANY], GPU_MATMUL_THREADS, 0, stream>>>({all});
-    if (n[GPU_MATMUL_PLAIN] > 0)
-        gpu_matmul_plain<<<n[GPU_MATMUL_PLAIN], GPU_MATMUL_THREADS, 0, stream>>>({all});
-    if (n[GPU_MATMUL_PLAIN_MANY] > 0)
-        gpu_matmul_plain_many<<<n[GPU_MATMUL_PLAIN_MANY], GPU_MATMUL_THREADS, 0, stream>>>({all});
-    MUST(cudaGetLastError());
+    start(gpu_matmul_few, n[GPU_MATMUL_FEW], all, stream);
+    start(gpu_matmul_many, n[GPU_MATMUL_MANY], all, stream);
+    start(gpu_matmul_one, n[GPU_MATMUL_ONE], all, stream);
+    start(gpu_matmul_plain, n[GPU_MATMUL_PLAIN], all, stream);
+    start(gpu_matmul_plain_many, n[GPU_MATMUL_PLAIN_MANY], all, stream);
+    start(gpu_matmul_plain_one, n[GPU_MATMUL_PLAIN_ONE], all, stream);
+    start(gpu_matmul_plain_tiles, n[GPU_MATMUL_PLAIN_TILES], all, stream);
 }
 
 /* Microseconds of all launches, as one graph. */

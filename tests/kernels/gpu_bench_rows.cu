@@ -302,6 +302,7 @@ static gpu_attention take_attention(uint32_t n, uint32_t position)
     a.n_heads = 16;
     a.n_kv_heads = 2;
     a.head_dim = 256;
+    a.value_dim = 256;
     a.block_positions = position + 1;
     a.segments = send(std::vector<backend_segment>{segment});
     a.n_segments = 1;
@@ -345,7 +346,7 @@ static void measure_attention()
             const gpu_attention a = take_attention(n == 1 ? 1 : 8, position);
             const uint32_t n_parts = position > 4096 ? 1 : n > 1 || position > 1024 ? 4 : 8;
             const dim3 grid(n_parts * a.n_kv_heads * a.n_blocks, n == 1 ? 1 : 8);
-            return [=](int, cudaStream_t s) { gpu_attend<<<grid, 256, 0, s>>>({a, n_parts}); };
+            return [=](int, cudaStream_t s) { gpu_attend<<<grid, GPU_ATTEND_THREADS, 0, s>>>({a, n_parts}); };
         });
         snprintf(name, sizeof name, "merge, position %u (8 rows, not 512)", position);
         measure(name, [=](uint32_t n) {
@@ -357,7 +358,7 @@ static void measure_attention()
     measure("attend, position 511 (512 rows)", [](uint32_t n) {
         const gpu_attention a = take_attention(n, 511);
         const dim3 grid(a.n_kv_heads * a.n_blocks, n);
-        return [=](int, cudaStream_t s) { gpu_attend<<<grid, 256, 0, s>>>({a, 1}); };
+        return [=](int, cudaStream_t s) { gpu_attend<<<grid, GPU_ATTEND_THREADS, 0, s>>>({a, 1}); };
     });
 }
 

@@ -445,6 +445,7 @@ static void choose_heads(struct heads *h)
     a->head_dim = any(4) == 0 ? 1 + any(130) : 16 * (1 + any(4));
     a->head_dim = any(6) == 0 ? 256 : a->head_dim;
     a->head_dim = any(12) == 0 ? 640 : a->head_dim;
+    a->value_dim = a->head_dim;
     if (a->head_dim > 200) {
         a->n_kv_heads = 1;
         a->n_heads = 1 + any(3);
@@ -490,7 +491,8 @@ static void attend_reference(const struct kernels *k, const struct gpu_attention
         const size_t at = ((size_t)kv_head * a->block_positions + i) * dim * 2;
         k->attend(&(struct kernel_attention){
             .kv_format = &kv_f16, .q = q, .q_stride = a->q_head_stride, .n_heads = group,
-            .head_dim = dim, .keys = (char *)a->segments->state[ATTENTION_KEYS] + at,
+            .head_dim = dim, .value_dim = dim,
+            .keys = (char *)a->segments->state[ATTENTION_KEYS] + at,
             .values = (char *)a->segments->state[ATTENTION_VALUES] + at,
             .n_positions = (end < block_end ? end : block_end) - i, .scale = a->scale,
             .max = i == first ? max : block_max, .total = i == first ? total : block_total,
@@ -510,7 +512,7 @@ static void attend_reference(const struct kernels *k, const struct gpu_attention
 static void add_attention(struct list *l, const struct heads *h)
 {
     const struct gpu_attention *a = &h->a;
-    ADD(l, attend, h->n_parts * a->n_kv_heads * a->n_blocks, h->segment.n_rows, 256,
+    ADD(l, attend, h->n_parts * a->n_kv_heads * a->n_blocks, h->segment.n_rows, GPU_ATTEND_THREADS,
         {*a, h->n_parts});
     ADD(l, merge, a->n_heads, h->segment.n_rows, 128, {.a = *a});
 }
@@ -551,6 +553,39 @@ static void test_attention_rounding(void **state)
     }
 }
 
+/* The norms of queries and keys join the store. */
+static void test_heads(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 60; round++) {
+        struct heads h;
+        struct list l = {0};
+        choose_heads(&h);
+        struct gpu_attention *a = &h.a;
+        const uint32_t n = h.segment.n_rows, dim = a->head_dim, half = any(dim / 2 + 1);
+        const uint64_t width = (uint64_t)a->n_kv_heads * dim;
+        const bool is_far = any(4) != 0, has_norm = any(3) != 0;
+        float *k = take(n * width), *v = take(n * width);
+        a->k = k;
+        a->v = is_far ? v : k;
+        if (any(3) == 0 && dim % KV_GROUP == 0) {
+            a->kv = (struct gpu_kv_format){.bits = 8};
+            a->gate = NULL;
+        }
+        const float *rope = take((size_t)n * 2 * half);
+        ADD(&l, norm_rope, n, a->n_heads, 64,
+            {.x = a->q, .row_stride = a->q_row_stride, .head_stride = a->q_head_stride,
+             .head_dim = dim, .rotary_dim = 2 * half, .norm = has_norm ? take(dim) : NULL,
+             .eps = 1e-6f, .rope = rope});
+        ADD(&l, norm_rope, n, a->n_kv_heads, 64,
+            {.x = k, .row_stride = width, .head_stride = dim, .head_dim = dim,
+             .rotary_dim = 2 * half, .norm = has_norm ? take(dim) : NULL, .eps = 1e-6f,
+             .rope = rope});
+        ADD(&l, store_kv, a->n_kv_heads, n, 128, {*a});
+        assert_int_equal(run_both(&l), is_far ? 1 : 3);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -558,7 +593,7 @@ int main(void)
         cmocka_unit_test(test_any_order),      cmocka_unit_test(test_overlaps),
         cmocka_unit_test(test_delta_token),    cmocka_unit_test(test_delta_rows),
         cmocka_unit_test(test_delta_rounding), cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_attention_rounding),
+        cmocka_unit_test(test_attention_rounding), cmocka_unit_test(test_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,24 +35,25 @@ static void quantize_row(const float *x, size_t n, size_t group, int8_t *q, floa
 }
 
 #define MAX_ROWS 4096
-#define SHIFT (MAX_ROWS * sizeof(float))
+#define MAX_INPUTS 8
+#define SHIFT 4096
 
-/* Lets the GPU find the weight: its addresses are offsets from the second of two bases. A bias of
- * negative zeros changes nothing, and ones lie where an offset alone points to. */
+/* Lets the GPU find the weight of every input: its addresses are offsets from the second of two
+ * bases. A bias of negative zeros changes nothing, and the first expert's biases are ones. */
 static void find_on_gpu(struct gpu_product *p)
 {
     static const uint64_t bases[] = {0, SHIFT};
-    static const uint32_t id = 1;
+    static const uint32_t ids[MAX_INPUTS] = {1, 1, 1, 1, 1, 1, 1, 1};
     static float biases[2 * MAX_ROWS];
-    for (size_t i = 0; i < MAX_ROWS; i++) {
+    for (size_t i = 0; i < p->w.n_rows; i++) {
         biases[i] = 1;
-        biases[MAX_ROWS + i] = -0.0f;
+        biases[p->w.n_rows + i] = -0.0f;
     }
     for (unsigned i = 0; i < QUANT_MAX_PARTS; i++)
         p->w.parts[i] -= SHIFT;
     p->bias = biases;
     p->bases = bases;
-    p->id = &id;
+    p->id = ids;
 }
 
 static void matmul(const struct kernel_matmul *m)
@@ -66,13 +67,20 @@ static void matmul(const struct kernel_matmul *m)
         .y_stride = m->y_stride};
     if (m->end == m->begin || m->n == 0)
         return;
-    if (n_calls++ % 2 == 1 && m->end <= MAX_ROWS)
+    if (n_calls++ % 2 == 1 && m->w->n_rows <= MAX_ROWS && m->n <= MAX_INPUTS)
         find_on_gpu(&product);
     const struct gpu_products list = {&product, 1};
     const uint32_t n_blocks = gpu_n_tiles(&product);
     switch (gpu_kind_of(&product)) {
     case GPU_MATMUL_FEW: LAUNCH(matmul_few, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
     case GPU_MATMUL_MANY: LAUNCH(matmul_many, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
+    case GPU_MATMUL_ONE: LAUNCH(matmul_one, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
+    case GPU_MATMUL_PLAIN_ONE:
+        LAUNCH(matmul_plain_one, n_blocks, 1, GPU_MATMUL_THREADS, {list});
+        break;
+    case GPU_MATMUL_PLAIN_TILES:
+        LAUNCH(matmul_plain_tiles, n_blocks, 1, GPU_MATMUL_THREADS, {list});
+        break;
     case GPU_MATMUL_PLAIN: LAUNCH(matmul_plain, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
     default: LAUNCH(matmul_plain_many, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
     }
@@ -167,9 +175,10 @@ static void attend(const struct kernel_attention *a)
         .state = {[ATTENTION_KEYS] = (void *)(uintptr_t)a->keys,
                   [ATTENTION_VALUES] = (void *)(uintptr_t)a->values}};
     const unsigned n_parts = 1 + a->n_heads % 3;
-    LAUNCH(attend, n_parts, 1, 256,
+    LAUNCH(attend, n_parts, 1, GPU_ATTEND_THREADS,
            {{.kv = gpu_kv_format_of(a->kv_format), .n_heads = a->n_heads, .n_kv_heads = 1,
-             .head_dim = a->head_dim, .block_positions = KERNEL_ATTENTION_BLOCK,
+             .head_dim = a->head_dim, .value_dim = a->value_dim,
+             .block_positions = KERNEL_ATTENTION_BLOCK,
              .segments = &segment, .n_segments = 1, .q = (float *)(uintptr_t)a->q,
              .q_row_stride = a->n_heads * a->q_stride, .q_head_stride = a->q_stride,
              .scale = a->scale, .block_max = a->max, .block_total = a->total,

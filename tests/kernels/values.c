@@ -139,7 +139,7 @@ static void make_block(const struct quant *format, enum blocks blocks, size_t i,
             const size_t bytes = format->part_block_bytes[p];
             const size_t hole = 2 * (i % (bytes > 16 ? bytes / 2 : 8));
             rng_bytes(rng, parts[p], bytes);
-            if (blocks == BLOCKS_ORDINARY && p > 0)
+            if (blocks == BLOCKS_ORDINARY && p > 0 && format->scale != NULL)
                 make_scale(format->scale, rng, parts[p]);
             if (blocks == BLOCKS_FINITE && hole + 2 <= bytes)
                 memset(parts[p] + hole, 0, 2);

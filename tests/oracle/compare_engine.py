@@ -31,7 +31,7 @@ def is_rounded(program, model):
     status, text = run(program, "inspect", model, "--json")
     if status != 0:
         return None, text.strip()
-    return any(f["name"].startswith("affine") for f in json.loads(text)["formats"]), ""
+    return any(f["name"].startswith(("affine", "mxfp4")) for f in json.loads(text)["formats"]), ""
 
 
 def largest(text):

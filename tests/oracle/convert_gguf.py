@@ -28,13 +28,16 @@ def convert(llama_cpp, folder, outfile, options):
     sys.path.insert(0, str(llama_cpp / "gguf-py"))
     sys.path.insert(0, str(llama_cpp))
     import conversion.base
+    import conversion.glm
     import conversion.qwen
 
     model_type = json.load(open(folder / "config.json"))["model_type"]
     pre = "qwen35" if model_type == "qwen3_5_moe_text" else "qwen2"
     conversion.base.TextModel.get_vocab_base_pre = lambda self, tokenizer: pre
+    # The tiny vocabulary has none of GLM's special tokens.
+    conversion.base.TextModel._set_vocab_glm = conversion.base.TextModel._set_vocab_gpt2
     # The switch --no-mtp sets this on the class and nothing unsets it.
-    for cls in vars(conversion.qwen).values():
+    for cls in [*vars(conversion.qwen).values(), *vars(conversion.glm).values()]:
         if isinstance(cls, type) and "no_mtp" in vars(cls) and vars(cls)["no_mtp"] is True:
             del cls.no_mtp
     sys.argv = ["convert_hf_to_gguf.py", str(folder), "--outfile", str(outfile), *options]
@@ -54,7 +57,8 @@ def main():
             continue
         folder = sources.stage(name, args.out, args.nano)
         # Checkpoints of these families without MTP tensors must declare that they have none.
-        no_mtp = [] if name == "nano" or name.endswith(("3_moe", "sparse")) else ["--no-mtp"]
+        has_switch = any(word in name for word in ("qwen3_next", "qwen3_5", "wide", "glm4"))
+        no_mtp = ["--no-mtp"] if has_switch and not name.startswith("ahead") else []
         gguf = args.out / "gguf"
         for kind in TYPES:
             options = ["--outtype", kind, *no_mtp]

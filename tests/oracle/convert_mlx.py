@@ -50,6 +50,9 @@ def release(name, folder, out):
         text["num_experts"] = text["num_local_experts"]
     if "rope_parameters" in text:
         text["rope_theta"] = text["rope_parameters"]["rope_theta"]
+        if text["model_type"] == "glm4_moe":
+            text["partial_rotary_factor"] = text["rope_parameters"]["partial_rotary_factor"]
+            text["rope_scaling"] = None
     text.setdefault("full_attention_interval", 4)
     json.dump(config, open(target / "config.json", "w"), indent=2)
     return target
@@ -74,6 +77,10 @@ def main():
                 convert(folder, str(mlx / f"{name}-{kind}"), **options)
 
         make("bf16")
+        if name.startswith("gpt_oss"):
+            make("mxfp4", quantize=True, q_bits=4, q_group_size=32, q_mode="mxfp4")
+            make("4bit-g32", quantize=True, q_bits=4, q_group_size=32)
+            continue
         for kind, (bits, group) in (NANO if name == "nano" else AFFINE).items():
             make(kind, quantize=True, q_bits=bits, q_group_size=group)
         if name == "nano":

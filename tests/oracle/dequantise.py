@@ -24,12 +24,22 @@ class Renamed(dict):
         return dict(self)
 
 
-def unstack(tensors):
+# Families whose norms are stored as 1 + w by the converters.
+ZERO_CENTRED = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
+PLAIN_SHARED = ("glm4_moe", "deepseek_v3")
+SHORT = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+
+
+def unstack(tensors, config):
     """Splits expert tensors [E, out, in] into one tensor per expert."""
     result = {}
+    is_short = config["model_type"] in ("mixtral", "minimax_m2")
     for name, value in tensors.items():
+        name = name.replace(".block_sparse_moe.", ".mlp.")
         if ".mlp.experts." in name:
             head, kind = name.split(".mlp.experts.")
+            for long, short in SHORT.items() if is_short else ():
+                kind = kind.replace(long, short)
             for e in range(value.shape[0]):
                 result[f"{head}.mlp.experts.{e}.{kind}"] = value[e]
         else:
@@ -51,11 +61,54 @@ def gguf_tensors(path):
     return tensors
 
 
+def zip_rows(gate, up):
+    """Returns [E, 2 * rows, ...] in which rows of gate and up alternate."""
+    return np.stack((gate, up), axis=2).reshape(gate.shape[0], -1, *gate.shape[2:])
+
+
+def zip_experts(out, h, take):
+    """gpt-oss: gate and up in one tensor, and floats column by column; take(kind, suffix)."""
+    e = h + "mlp.experts."
+    weight = zip_rows(take("gate", "weight"), take("up", "weight"))
+    out[e + "gate_up_proj"] = np.ascontiguousarray(weight.transpose(0, 2, 1))
+    out[e + "gate_up_proj_bias"] = zip_rows(take("gate", "bias"), take("up", "bias"))
+    out[e + "down_proj"] = np.ascontiguousarray(take("down", "weight").transpose(0, 2, 1))
+    out[e + "down_proj_bias"] = take("down", "bias")
+
+
+def gpt_oss_from_gguf(path, config):
+    out = Renamed(gguf_tensors(path))
+    out.take("token_embd.weight", "model.embed_tokens.weight")
+    out.take("output_norm.weight", "model.norm.weight")
+    out.take("output.weight", "lm_head.weight")
+    for i in range(config["num_hidden_layers"]):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        out.take(b + "attn_norm.weight", h + "input_layernorm.weight")
+        out.take(b + "post_attention_norm.weight", h + "post_attention_layernorm.weight")
+        out.take(b + "attn_sinks.weight", h + "self_attn.sinks")
+        for kind in ("weight", "bias"):
+            for ours, theirs in (("q", "q"), ("k", "k"), ("v", "v"), ("output", "o")):
+                out.take(f"{b}attn_{ours}.{kind}", f"{h}self_attn.{theirs}_proj.{kind}")
+            out.take(f"{b}ffn_gate_inp.{kind}", f"{h}mlp.router.{kind}")
+        zip_experts(out, h, lambda x, kind: out.source.pop(f"{b}ffn_{x}_exps.{kind}"))
+    return out.done()
+
+
+def gpt_oss_from_mlx(folder, config):
+    out = mlx_tensors(folder)
+    for i in range(config["num_hidden_layers"]):
+        h = f"model.layers.{i}."
+        zip_experts(out, h, lambda x, kind: out.pop(f"{h}mlp.experts.{x}_proj.{kind}"))
+    return out
+
+
 def from_gguf(path, config):
     arch = config["model_type"]
+    if arch == "gpt_oss":
+        return gpt_oss_from_gguf(path, config)
     n_layers = config["num_hidden_layers"]
     out = Renamed(gguf_tensors(path))
-    plus_1 = arch != "qwen3_moe"
+    plus_1 = arch in ZERO_CENTRED
     norm = (lambda x: x - 1) if plus_1 else (lambda x: x)
     out.take("token_embd.weight", "model.embed_tokens.weight")
     out.take("output_norm.weight", "model.norm.weight", norm)
@@ -63,29 +116,67 @@ def from_gguf(path, config):
         out.take("output.weight", "lm_head.weight")
     for i in range(n_layers):
         b, h = f"blk.{i}.", f"model.layers.{i}."
-        second = "post_attention_norm" if plus_1 else "ffn_norm"
+        second = "post_attention_norm" if plus_1 or arch == "glm4_moe" else "ffn_norm"
         out.take(b + "attn_norm.weight", h + "input_layernorm.weight", norm)
         out.take(b + second + ".weight", h + "post_attention_layernorm.weight", norm)
         if b + "ssm_a" in out.source:
             gguf_linear_attention(out, b, h, config)
+        elif b + "attn_kv_a_mqa.weight" in out.source:
+            gguf_latent_attention(out, b, h)
         else:
-            for ours, theirs in (("q", "q"), ("k", "k"), ("v", "v"), ("output", "o")):
-                out.take(f"{b}attn_{ours}.weight", f"{h}self_attn.{theirs}_proj.weight")
-            for x in ("q_norm", "k_norm"):
-                out.take(f"{b}attn_{x}.weight", f"{h}self_attn.{x}.weight", norm)
-        gguf_mlp(out, b, h)
+            gguf_attention(out, b, h, config, norm)
+        gguf_mlp(out, b, h, arch)
     # An MTP block comes after the trunk; the logits do not depend on it.
     for name in [n for n in out.source if n.startswith(f"blk.{n_layers}.")]:
         del out.source[name]
-    return unstack(out.done())
+    return unstack(out.done(), config)
 
 
-def gguf_mlp(out, b, h):
+def join_heads(keys, values):
+    """Returns kv_b_proj of latent attention from what converters make of it: [heads, rank, plain]
+    and [heads, value, rank]."""
+    both = np.concatenate((np.swapaxes(keys, 1, 2), values), axis=1)
+    return both.reshape(-1, both.shape[2])
+
+
+def gguf_latent_attention(out, b, h):
+    a = h + "self_attn."
+    for ours, theirs in (("q", "q_proj"), ("q_a", "q_a_proj"), ("q_a_norm", "q_a_layernorm"),
+                         ("q_b", "q_b_proj"), ("kv_a_mqa", "kv_a_proj_with_mqa"),
+                         ("kv_a_norm", "kv_a_layernorm"), ("output", "o_proj")):
+        if f"{b}attn_{ours}.weight" in out.source:
+            out.take(f"{b}attn_{ours}.weight", f"{a}{theirs}.weight")
+    out[a + "kv_b_proj.weight"] = join_heads(out.source.pop(b + "attn_k_b.weight"),
+                                             out.source.pop(b + "attn_v_b.weight"))
+
+
+def gguf_attention(out, b, h, config, norm):
+    def pairs_apart(x):
+        """Reorders the rows of each head from neighbours that are rotated together to halves."""
+        dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        return np.swapaxes(x.reshape(-1, dim // 2, 2, x.shape[1]), 1, 2).reshape(x.shape)
+
+    for ours, theirs in (("q", "q"), ("k", "k"), ("v", "v"), ("output", "o")):
+        is_paired = config["model_type"] == "mixtral" and ours in "qk"
+        out.take(f"{b}attn_{ours}.weight", f"{h}self_attn.{theirs}_proj.weight",
+                 pairs_apart if is_paired else lambda x: x)
+        if f"{b}attn_{ours}.bias" in out.source:
+            out.take(f"{b}attn_{ours}.bias", f"{h}self_attn.{theirs}_proj.bias")
+    for x in ("q_norm", "k_norm"):
+        if f"{b}attn_{x}.weight" in out.source:
+            out.take(f"{b}attn_{x}.weight", f"{h}self_attn.{x}.weight", norm)
+
+
+def gguf_mlp(out, b, h, arch):
     if b + "ffn_gate_inp.weight" not in out.source:
         for x in ("gate", "up", "down"):
             out.take(f"{b}ffn_{x}.weight", f"{h}mlp.{x}_proj.weight")
         return
     out.take(b + "ffn_gate_inp.weight", h + "mlp.gate.weight")
+    if b + "exp_probs_b.bias" in out.source:
+        gate = "gate." if arch in PLAIN_SHARED else ""
+        out.take(b + "exp_probs_b.bias", f"{h}mlp.{gate}e_score_correction_bias")
+    shared = "shared_experts" if arch in PLAIN_SHARED else "shared_expert"
     fused = out.source.pop(b + "ffn_gate_up_exps.weight", None)
     if fused is not None:
         n = fused.shape[1] // 2
@@ -94,7 +185,7 @@ def gguf_mlp(out, b, h):
     for x in ("gate", "up", "down"):
         out.take(f"{b}ffn_{x}_exps.weight", f"{h}mlp.experts.{x}_proj.weight")
         if f"{b}ffn_{x}_shexp.weight" in out.source:
-            out.take(f"{b}ffn_{x}_shexp.weight", f"{h}mlp.shared_expert.{x}_proj.weight")
+            out.take(f"{b}ffn_{x}_shexp.weight", f"{h}mlp.{shared}.{x}_proj.weight")
     if b + "ffn_gate_inp_shexp.weight" in out.source:
         name = h + "mlp.shared_expert_gate.weight"
         out.take(b + "ffn_gate_inp_shexp.weight", name, lambda x: x.reshape(1, -1))
@@ -151,8 +242,13 @@ def mlx_tensors(folder):
             module, _, suffix = name.rpartition(".")
             if suffix in ("scales", "biases") and module + ".weight" in loaded:
                 continue
-            if module + ".scales" in loaded:
+            if suffix == "weight" and module + ".scales" in loaded:
                 own = quantization.get(module, quantization)
+                if module + ".biases" not in loaded:  # powers of two: exact in bfloat16
+                    tensors[name] = np.array(mx.dequantize(
+                        value, loaded[module + ".scales"], group_size=own["group_size"],
+                        bits=own["bits"], mode=own.get("mode", "mxfp4")).astype(mx.float32))
+                    continue
                 # In float32: MLX's own result would be rounded to the scales' bfloat16.
                 value = mx.dequantize(
                     value,
@@ -166,7 +262,9 @@ def mlx_tensors(folder):
 
 
 def from_mlx(folder, config):
-    plus_1 = config["model_type"] != "qwen3_moe"
+    if config["model_type"] == "gpt_oss":
+        return gpt_oss_from_mlx(folder, config)
+    plus_1 = config["model_type"] in ZERO_CENTRED
     result = {}
     for name, value in mlx_tensors(folder).items():
         name = name.removeprefix("language_model.")
@@ -175,7 +273,11 @@ def from_mlx(folder, config):
         if name.endswith("conv1d.weight"):
             value = value.reshape(value.shape[0], 1, -1)
         result[name.replace(".switch_mlp.", ".experts.")] = value
-    return unstack(result)
+    for name in [name for name in result if name.endswith("embed_q.weight")]:
+        head = name.removesuffix("embed_q.weight")
+        result[head + "kv_b_proj.weight"] = join_heads(result.pop(name),
+                                                       result.pop(head + "unembed_out.weight"))
+    return unstack(result, config)
 
 
 def from_fp8(folder, config):

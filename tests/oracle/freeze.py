@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Copies the small converted models and their expected logits into frozen/, for `make test`.
 
-usage: freeze.py OUT
+usage: freeze.py OUT [WORDS...]
+With WORDS, only models whose names contain one of them are replaced or added.
 Each frozen/LABEL.json has the keys of a golden.json; LABEL.f32 holds the logits of input_ids.
 """
 import json
@@ -18,21 +19,31 @@ MODELS = [f"gguf/small_{arch}-{kind}.gguf" for arch in ("qwen3_moe", "qwen3_next
           for kind in ("bf16", "q8_0")]
 MODELS += [f"mlx/{name}-4bit-g64" for name in ("qwen3_moe", "qwen3_next", "qwen3_5_moe_text")]
 MODELS += ["gguf/wide-Q4_K_M.gguf"]
+MODELS += [f"gguf/small_{name}-bf16.gguf" for name in sources.ATTENTION]
+MODELS += [f"mlx/small_{name}-4bit-g32" for name in sources.ATTENTION]
+MODELS += ["gguf/small_mixtral-q8_0.gguf", "gguf/ahead_glm4_moe-bf16.gguf"]
+MODELS += ["gguf/yarn_deepseek_v3-bf16.gguf", "mlx/yarn_deepseek_v3-4bit-g32"]
+MODELS += ["hf/gpt_oss_mxfp4", "gguf/gpt_oss_mxfp4-bf16.gguf"]
+MODELS += ["mlx/gpt_oss_mxfp4-mxfp4", "mlx/gpt_oss_mxfp4-4bit-g32"]
 
 
 def main():
     out = pathlib.Path(sys.argv[1])
-    shutil.rmtree(FROZEN, ignore_errors=True)
-    FROZEN.mkdir()
-    for model in MODELS:
+    words = sys.argv[2:]
+    if not words:
+        shutil.rmtree(FROZEN, ignore_errors=True)
+    FROZEN.mkdir(exist_ok=True)
+    for model in [m for m in MODELS if not words or any(word in m for word in words)]:
         label = model.split("/")[1].removesuffix(".gguf")
         source = out / model
         if source.is_dir():
             ignored = shutil.ignore_patterns("README.md")
+            shutil.rmtree(FROZEN / label, ignore_errors=True)
             shutil.copytree(source, FROZEN / label, ignore=ignored)
         else:
             shutil.copyfile(source, FROZEN / source.name)
-        stem = model.replace("/", "-").removesuffix(".gguf")
+        stem = f"{label}-hf" if model.startswith("hf/") else model.replace("/", "-")
+        stem = stem.removesuffix(".gguf")
         expected = json.load(open(out / "expected" / f"{stem}.json"))
         first, greedy = expected["prompts"]
         vocab = expected["vocab"]

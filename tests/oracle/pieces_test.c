@@ -212,8 +212,8 @@ static void check_experts(struct backend *be)
     float *gate_bias = take((size_t)n_experts * wide, 4);
     float *up_bias = take((size_t)n_experts * wide, 4);
     float *down_bias = take((size_t)n_experts * hidden, 4);
-    r.router_bias = router_bias, r.gate_bias = gate_bias, r.up_bias = up_bias;
-    r.down_bias = down_bias;
+    r.router_bias = router_bias;
+    r.biases = r.host_biases = (struct expert_biases){gate_bias, up_bias, down_bias};
     step.router = calloc((size_t)n * n_experts, sizeof(float));
     step.ids = calloc((size_t)n * k, sizeof(uint32_t));
     step.weights = calloc((size_t)n * k, sizeof(float));

@@ -41,6 +41,7 @@ def write_checkpoint(folder, source, tensors):
     folder.mkdir(parents=True, exist_ok=True)
     config = json.load(open(source / "config.json"))
     config["dtype"] = "float32"
+    config.pop("quantization_config", None)
     json.dump(config, open(folder / "config.json", "w"), indent=2)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         (folder / name).write_bytes((source / name).read_bytes())
@@ -52,18 +53,23 @@ def write_checkpoint(folder, source, tensors):
 
 
 def load_model(folder):
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, Mxfp4Config
 
+    options, dtype = {}, torch.float64
+    if "quantization_config" in json.load(open(folder / "config.json")):
+        # Decoding to bfloat16 is exact.
+        options, dtype = {"quantization_config": Mxfp4Config(dequantize=True)}, torch.bfloat16
     model, info = AutoModelForCausalLM.from_pretrained(
         folder,
-        dtype=torch.float64,
+        dtype=dtype,
+        **options,
         experts_implementation="eager",
         attn_implementation="eager",
         output_loading_info=True,
     )
     assert not info["missing_keys"] and not info["mismatched_keys"], info
     assert all(k.startswith("mtp.") for k in info["unexpected_keys"]), info
-    return model.eval()
+    return model.double().eval()
 
 
 def continue_greedily(model, ids, n):
@@ -116,7 +122,7 @@ def main():
             label = path.replace("/", "-").removesuffix(".gguf")
             folder = args.out / "dequantised" / label
             write_checkpoint(folder, source, dequantise.load(args.out / path, config))
-        logits, cases = run(folder, sources.prompts(name, args.nano))
+        logits, cases = run(folder, sources.prompts(name, args.nano, args.out))
         logits.astype("<f4").tofile(args.out / "expected" / f"{label}.f32")
         about = {
             "model": path,

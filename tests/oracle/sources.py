@@ -5,11 +5,13 @@ files. qwen3_moe_sparse is the qwen3_moe golden without its dense layer 1, becau
 converter and loader do not support a qwen3moe with dense layers. wide is made here from random
 weights. All its widths are 256, so that every tensor can have every GGUF format (nano's 384 and 128
 columns fit no block of 256). small_* are a few layers and experts of the goldens, for the frozen
-files.
+files. ahead_glm4_moe has a layer for multi-token prediction behind its last one. gpt_oss_mxfp4 is
+made by the goldens' own script.
 """
 import json
 import pathlib
 import shutil
+import sys
 import tarfile
 
 
@@ -17,18 +19,31 @@ HERE = pathlib.Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "golden"
 GOLDENS = ["qwen3_moe", "qwen3_moe_sparse", "qwen3_next", "qwen3_5_moe_text", "wide"]
 GOLDENS += ["small_qwen3_moe", "small_qwen3_next", "small_qwen3_5_moe"]
+ATTENTION = ["glm4_moe", "minimax_m2", "mixtral", "olmoe", "qwen2_moe"]
+GOLDENS += [*(f"small_{name}" for name in ATTENTION), "ahead_glm4_moe", "groups_glm4_moe"]
+GOLDENS += ["gpt_oss", "gpt_oss_mxfp4", "yarn_deepseek_v3"]
 BASE = {
     "qwen3_moe_sparse": "qwen3_moe",
     "small_qwen3_moe": "qwen3_moe",
     "small_qwen3_next": "qwen3_next",
     "small_qwen3_5_moe": "qwen3_5_moe_text",
     "wide": "qwen3_5_moe_text",
+    **{f"small_{name}": name for name in ATTENTION},
+    "ahead_glm4_moe": "glm4_moe",
+    "groups_glm4_moe": "glm4_moe",
+    "yarn_deepseek_v3": "deepseek_v3",
 }
+# Which shape of tests/golden/families.py.
+SHAPED = {"ahead_glm4_moe": 2, "groups_glm4_moe": 3, "yarn_deepseek_v3": 1}
 CUTS = {  # layers, experts
     "qwen3_moe_sparse": ([0, 2, 3], 16),
     "small_qwen3_moe": ([0, 2, 3], 4),
     "small_qwen3_next": ([2, 3], 4),
     "small_qwen3_5_moe": ([2, 3], 4),
+    **{f"small_{name}": ([0, 1], 4) for name in ATTENTION},
+    "small_qwen2_moe": ([0, 2], 4),  # llama.cpp has no dense layers of this family
+    "ahead_glm4_moe": ([0, 1, 4], 4),
+    "yarn_deepseek_v3": ([0, 1], 4),
 }
 TOKENIZER_CONFIG = {
     "tokenizer_class": "Qwen2TokenizerFast",
@@ -104,12 +119,12 @@ def cut(folder, layers, n_experts):
             parts[2] = str(layers.index(int(parts[2])))
         if "experts" in parts and int(parts[5]) >= n_experts:
             continue
-        if name.endswith("mlp.gate.weight"):
+        if name.endswith((".gate.weight", "e_score_correction_bias")):
             tensor = tensor[:n_experts].clone()
         kept[".".join(parts)] = tensor
     save_file(kept, folder / "model.safetensors", {"format": "pt"})
     config = json.load(open(folder / "config.json"))
-    config["num_hidden_layers"] = len(layers)
+    config["num_hidden_layers"] = sum(i < config["num_hidden_layers"] for i in layers)
     if "layer_types" in config:
         config["layer_types"] = [config["layer_types"][i] for i in layers]
         config["full_attention_interval"] = config["layer_types"].index("full_attention") + 1
@@ -118,8 +133,25 @@ def cut(folder, layers, n_experts):
         config["mlp_only_layers"] = [i for i, old in enumerate(layers) if old in dense]
     if n_experts < 16:
         config["num_experts_per_tok"] = n_experts // 2
-        config["num_local_experts" if "num_local_experts" in config else "num_experts"] = n_experts
+        for field in ("num_local_experts", "n_routed_experts", "num_experts"):
+            if field in config:
+                config[field] = n_experts
     json.dump(config, open(folder / "config.json", "w"), indent=2)
+
+
+def golden_folder(name, out=None):
+    """Returns the folder with the checkpoint and its golden.json."""
+    if name != "gpt_oss_mxfp4":
+        return GOLDEN / BASE.get(name, name)
+    made = pathlib.Path(out) / "made" / name
+    if not made.exists():
+        sys.path.insert(0, str(GOLDEN))
+        import gpt_oss
+
+        made.parent.mkdir(parents=True, exist_ok=True)
+        gpt_oss.make(name, made)
+        shutil.copyfile(GOLDEN / "tiny_tokenizer.json", made / "tokenizer.json")
+    return made
 
 
 def stage(name, out, nano_data=None):
@@ -138,9 +170,13 @@ def stage(name, out, nano_data=None):
         part.rmdir()
         return folder
     part.mkdir(parents=True)
-    source = GOLDEN / BASE.get(name, name)
+    source = golden_folder(name, out)
     for file in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"):
         shutil.copyfile(source / file, part / file)
+    if name in SHAPED:
+        sys.path.insert(0, str(GOLDEN))
+        import families
+        families.write(BASE[name], SHAPED[name], part)
     json.dump(TOKENIZER_CONFIG, open(part / "tokenizer_config.json", "w"), indent=1)
     if name in CUTS:
         cut(part, *CUTS[name])
@@ -150,7 +186,7 @@ def stage(name, out, nano_data=None):
     return folder
 
 
-def prompts(name, nano_data=None):
+def prompts(name, nano_data=None, out=None):
     """Returns the prompts whose logits are compared: [(label, ids, number of tokens to continue
     with)]."""
     if name == "nano":
@@ -161,5 +197,5 @@ def prompts(name, nano_data=None):
             for case in golden["prompts"]
             if case["name"] in chosen
         ]
-    golden = json.load(open(GOLDEN / BASE.get(name, name) / "golden.json"))
+    golden = json.load(open(golden_folder(name, out) / "golden.json"))
     return [("input_ids", golden["input_ids"], 0), ("greedy_prompt", golden["greedy_prompt"], 40)]

@@ -2,7 +2,7 @@
 """Changes every field of config.json and compares the engine with transformers.
 
 usage: sweep_config.py run SWEEP_ENGINE [--base NAME] [--field NAME ...] [--save FILE]
-       sweep_config.py freeze FILE...
+       sweep_config.py freeze FILE... [--save NAME]
        sweep_config.py check SWEEP_ENGINE [--few]
 
 Uses each golden checkpoint, and a multimodal one made from the Qwen3.5 golden. Changes every field
@@ -13,9 +13,9 @@ float64, or refuse the model with an error that names the field or the tensor th
 
 `run` needs torch and transformers. It also lists the cases that the engine runs and transformers
 cannot: there is nothing to compare those with. `freeze` writes what runs have saved to sweep.json
-and sweep.f32 next to this file: every other case, with a sample of its logits. `check` compares the
-engine with those and needs only the standard library. With --few it checks, for each field in each
-model, one case that runs and one that is refused.
+and sweep.f32 next to this file, or to NAME.json and NAME.f32: every other case, with a sample of
+its logits. `check` compares the engine with all of them and needs only the standard library. With
+--few it checks, for each field in each model, one case that runs and one that is refused.
 """
 import argparse
 import array
@@ -32,7 +32,6 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "golden"
 SOURCE = HERE.parent.parent / "src"
-CASES, SAMPLES = HERE / "sweep.json", HERE / "sweep.f32"
 REFUSED = 3  # sweep_engine's exit status
 # Maximum distance, relative to the reference's largest logit minus its smallest: the rule of
 # tests/golden/golden_test.c.
@@ -48,17 +47,27 @@ BASES = {
     "qwen3_next": ("qwen3_next", []),
     "qwen3_5_moe_text": ("qwen3_5_moe_text", []),
     "qwen3_5_moe": ("qwen3_5_moe_text", ["multimodal"]),
+    "glm4_moe": ("glm4_moe", []),
+    "minimax_m2": ("minimax_m2", []),
+    "mixtral": ("mixtral", []),
+    "olmoe": ("olmoe", []),
+    "qwen2_moe": ("qwen2_moe", []),
+    "gpt_oss": ("gpt_oss", []),
+    "deepseek_v3": ("deepseek_v3", []),
+    "glm4_moe_lite": ("glm4_moe_lite", []),
     "qwen3_moe-tied": ("qwen3_moe", ["tied"]),
     "qwen3_next-tied": ("qwen3_next", ["tied"]),
     "qwen3_5_moe_text-tied": ("qwen3_5_moe_text", ["tied"]),
     "qwen3_5_moe-tied": ("qwen3_5_moe_text", ["tied", "multimodal"]),
 }
+ALIKE = ("glm4_moe", "minimax_m2", "mixtral", "olmoe", "qwen2_moe")
 TIE = "tie_word_embeddings"
 
 # An error about one of these may name another one.
 NAMED_TOGETHER = [("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor",
-                   "original_max_position_embeddings"),
-                  ("num_experts", "num_local_experts")]
+                   "original_max_position_embeddings", "rotary_dim"),
+                  ("num_experts", "num_local_experts", "n_routed_experts"),
+                  ("n_group", "topk_group")]
 # Fields of a multimodal root that take every value.
 ROOT_TOO = [TIE, "rope_scaling", "rope_parameters", "model_type", "quantization_config",
             "compression_config", "text_config", "is_causal", "eos_token_id"]
@@ -154,6 +163,16 @@ VALUES = {
     "rms_norm_eps": [DROP, None, 1e-3, 1e-5, 0.0, 1, "x"],
     "num_key_value_heads": [DROP, None, 1, 2, 4],
     "num_experts_per_tok": [DROP, None, 1, 2, 8, 16, 17, 0],
+    "n_routed_experts": [DROP, None, 0, 8, 16, 32], "clip_qkv": [DROP, None, 0.5],
+    "qkv_bias": [DROP, None, True, False], "use_qk_norm": [DROP, None, True, False],
+    "n_group": [DROP, None, 0, 1, 2, 3, 16], "topk_group": [DROP, None, 0, 1, 2],
+    "first_k_dense_replace": [DROP, None, 0, 1, 2, 4, 9],
+    "n_shared_experts": [DROP, None, 0, 1, 2],
+    "routed_scaling_factor": [DROP, None, 1.0, 0.5, -1.0, "x"],
+    "rotary_dim": [DROP, None, 0, 4, 6, 16, 7, 32],
+    "attn_type_list": [DROP, None, [1, 1, 1, 1], [1, 0, 1, 1]],
+    "scoring_func": [DROP, None, "softmax", "sigmoid"],
+    "qk_norm_type": [DROP, "per_layer", "per_head"],
     "eos_token_id": [DROP, None, 0, [1, 2], 5], "pad_token_id": [DROP, None, 0, 7, 5000],
     TIE: [DROP, None, True, False, 0, 1, "x"],
 }
@@ -191,7 +210,7 @@ def engine_fields():
     """Returns names in quotes in the files that read a configuration."""
     found = set()
     for path in ("arch/blocks_open.c", "arch/mix_attention.c", "arch/mix_delta_net.c",
-                 "model/config.c", "model/model.c"):
+                 "arch/minimax_m2.c", "model/config.c", "model/model.c"):
         found |= set(re.findall(r'"([a-z][a-z_0-9]+)"', (SOURCE / path).read_text()))
     return found
 
@@ -282,6 +301,12 @@ def pairs_of(config):
     for both in ((16, 8), (8, 16), (16, None), (None, 16), (16, DROP), (DROP, 16)):
         yield "num_experts", [(prefix, "num_experts", both[0]),
                               (prefix, "num_local_experts", both[1])]
+    for n_groups, n_chosen in ((4, 2), (4, 1), (8, 2), (2, 2), (2, 3), (8, 1), (5, 1)):
+        yield "n_group", [(prefix, "n_group", n_groups), (prefix, "topk_group", n_chosen)]
+    yield "rotary_dim", [(prefix, "rope_parameters", DROP), (prefix, "rope_theta", 300.0),
+                         (prefix, "rotary_dim", 8)]
+    yield "rotary_dim", [(prefix, "rope_parameters", DROP), (prefix, "rope_theta", 300.0),
+                         (prefix, "rotary_dim", 8), (prefix, "partial_rotary_factor", 0.25)]
     for interval in (1, 2, 4):
         yield "full_attention_interval", [(prefix, "layer_types", DROP),
                                           (prefix, "full_attention_interval", interval)]
@@ -421,7 +446,9 @@ def reference(folder, tokens):
     if "ForConditionalGeneration" in str(config.get("architectures")):
         kind = AutoModelForImageTextToText
     text = AutoConfig.from_pretrained(folder).get_text_config()
-    size = text.vocab_size + text.num_hidden_layers * text.num_experts * text.moe_intermediate_size
+    n_experts = getattr(text, "num_experts", None) or text.num_local_experts
+    inner = getattr(text, "moe_intermediate_size", text.intermediate_size)
+    size = text.vocab_size + text.num_hidden_layers * n_experts * inner
     if size * text.hidden_size > MAX_PARAMETERS:  # a default replaced a field
         raise ValueError(f"{size * text.hidden_size:.2g} parameters")
     model, loading = kind.from_pretrained(
@@ -534,36 +561,45 @@ def freeze(args):
                     samples.extend(sample)
                 at = known[key]
             lines.append(json.dumps([name, field, changes, at, spread], separators=(",", ":")))
-    CASES.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    name = args.save or "sweep"
+    (HERE / f"{name}.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
     if sys.byteorder == "big":
         samples.byteswap()
-    SAMPLES.write_bytes(samples.tobytes())
+    (HERE / f"{name}.f32").write_bytes(samples.tobytes())
     print(f"{len(lines)} cases, {len(known)} different logits")
     return 0
 
 
 def few_of(cases):
     """Returns the first case of each field in each model that runs, and the first that is
-    refused."""
+    refused. Of models that share their code with others, only the first that runs with each set of
+    logits."""
     kinds = {}
     for case in cases:
-        name, field, _, at, _ = case
-        kinds.setdefault((name, field, at is None), case)
+        name, field, _, at, _ = case[0]
+        runs_with = field if at is None or name not in ALIKE else at
+        kinds.setdefault((name, runs_with, at is None), case)
     return list(kinds.values())
+
+
+def frozen():
+    """Returns all frozen cases, each with the samples of its file."""
+    found = []
+    for path in sorted(HERE.glob("sweep*.json")):
+        samples = array.array("f", path.with_suffix(".f32").read_bytes())
+        if sys.byteorder == "big":
+            samples.byteswap()
+        found += [(case, samples) for case in json.loads(path.read_text())]
+    return found
 
 
 def check(args):
     program = os.path.abspath(args.paths[0])
-    cases = json.loads(CASES.read_text())
-    if args.few:
-        cases = few_of(cases)
-    samples = array.array("f", SAMPLES.read_bytes())
-    if sys.byteorder == "big":
-        samples.byteswap()
+    cases = few_of(frozen()) if args.few else frozen()
     failed = []
     with checkpoints() as top:
         configs = {name: json.loads((top / name / "config.json").read_text()) for name in BASES}
-        for name, field, changes, at, spread in cases:
+        for (name, field, changes, at, spread), samples in cases:
             folder = write_case(top, name, apply(configs[name], changes))
             found, error = engine(program, folder, tokens_of(name))
             vocabulary = text_of(configs[name])["vocab_size"]

@@ -23,6 +23,7 @@ if REST[:1] == ["--kills"]:
     N_KILLS, REST = int(REST[1]), REST[2:]
 SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 FAMILIES = ["qwen3_moe", "qwen3_next", "qwen3_5_moe_text"]
+NARROW = ["glm4_moe", "minimax_m2", "mixtral", "olmoe", "qwen2_moe"]  # experts of 32 columns
 
 
 def flashmoe(*args, text=None, **faults):

@@ -19,8 +19,8 @@ import subprocess
 import sys
 
 import read_packed
-from pack_case import (FAMILIES, N_KILLS, PRELOAD, PROGRAM, TESTS, Case, Held, add_tensor, digest,
-                       flashmoe, logits_hash, main)
+from pack_case import (FAMILIES, N_KILLS, NARROW, PRELOAD, PROGRAM, TESTS, Case, Held, add_tensor,
+                       digest, flashmoe, logits_hash, main)
 
 
 class Formats(Case):
@@ -29,7 +29,7 @@ class Formats(Case):
         return {(f["name"], f["is_expert"]) for f in found}
 
     def test_kept_bit_for_bit(self):
-        for family in FAMILIES:
+        for family in FAMILIES + NARROW:
             with self.subTest(family):
                 src = TESTS / "golden" / family
                 self.pack(src, self.folder / family, "--experts", "keep")

@@ -26,6 +26,8 @@ def parts_of(format_name, rows, cols):
               "iq1_m": (256, 56), "iq1_s": (256, 50), "iq2_s": (256, 82), "iq2_xs": (256, 74),
               "iq2_xxs": (256, 66), "iq3_s": (256, 110), "iq3_xxs": (256, 98),
               "tq1_0": (256, 54), "tq2_0": (256, 66), "mxfp4": (32, 17)}
+    if format_name == "mxfp4-g32":
+        return [rows * cols // 2, rows * (cols // 32)]
     affine = re.fullmatch(r"affine(\d)-g(\d+)(-f16)?", format_name)
     if affine:
         bits, group = int(affine[1]), int(affine[2])
@@ -79,7 +81,8 @@ def by_rows(raw, rows, unit):
 
 
 def matrix(folder, layer, expert, name):
-    """Returns the floats of one matrix of one expert, for bf16 and affine with bf16 scales."""
+    """Returns the floats of one matrix of one expert, for bf16 and affine with bf16 scales; codes
+    and scales of mxfp4-g32."""
     placed, record = read_layer(folder, layer)
     m = layer[name]
     with open(folder / layer["file"], "rb") as f:
@@ -87,7 +90,10 @@ def matrix(folder, layer, expert, name):
         data = f.read(record)
     part = [data[at:at + size] for at, size in placed[name]]
     if "interleaved" in m:
-        part = [by_rows(raw, m["rows"], 4 if i == 0 else 2) for i, raw in enumerate(part)]
+        unit = 1 if m["format"] == "mxfp4-g32" else 2
+        part = [by_rows(raw, m["rows"], 4 if i == 0 else unit) for i, raw in enumerate(part)]
+    if m["format"] == "mxfp4-g32":
+        return part
     bf16 = lambda raw: [struct.unpack("<f", b"\0\0" + raw[i:i + 2])[0]
                         for i in range(0, len(raw), 2)]
     if m["format"] == "bf16":

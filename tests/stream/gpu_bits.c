@@ -1,7 +1,9 @@
 /* gpu_bits MODEL [N [KV [LIBRARY]]]: the CUDA backend must have the processor's bits: over the
  * emulator, or on a GPU with the library of its kernels. Each backend evaluates a prompt of N
  * tokens, in chunks of several sizes, and continues it; then each goes on from a snapshot that the
- * other has written. Exit status 3 if bits differ, 77 if no GPU can be used. */
+ * other has written. Tokens whose experts are all in the GPU's memory must not ask the host which
+ * of them were chosen, and count them all the same. Exit status 3 if bits differ, 77 if no GPU can
+ * be used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,41 +11,36 @@
 
 #include "backend/cuda/backend_cuda.h"
 #include "backend/cuda/device_emulated.h"
+#include "backend/cuda/gpu_library.h"
+#include "base/limits.h"
+#include "cache/expert_cache.h"
 #include "flashmoe_lab.h"
 #include "open_cuda.h"
 
 #define MAX_PROMPT 400
 #define N_MORE 3
 
-static bool is_gpu, is_tight, is_biased; /* of the next model that is opened */
+static bool is_gpu, is_tight, is_biased, looks_ahead; /* of the next model that is opened */
 static const char *kv, *library;
 static int32_t prompt[MAX_PROMPT];
 static size_t n_prompt = 24;
 
-/* Linked with --wrap=backend_open. */
-int __real_backend_open(const char *name, const struct backend_options *options,
-                        struct backend **out, struct fm_error *err);
-int __wrap_backend_open(const char *name, const struct backend_options *options,
-                        struct backend **out, struct fm_error *err);
+/* Linked with --wrap=gpu_library_open. */
+struct gpu_device *__wrap_gpu_library_open(unsigned index, bool *is_there, char *why,
+                                           size_t why_bytes);
 
-static struct gpu_device *open_device(void)
+struct gpu_device *__wrap_gpu_library_open(unsigned index, bool *is_there, char *why,
+                                           size_t why_bytes)
 {
-    char why[256];
+    (void)index, (void)is_there;
     if (library == NULL)
         return device_emulated();
-    struct gpu_device *device = open_cuda(library, why, sizeof why);
+    struct gpu_device *device = open_cuda(library, why, why_bytes);
     if (device == NULL) {
         fprintf(stderr, "gpu_bits: %s\n", why);
         exit(77);
     }
     return device;
-}
-
-int __wrap_backend_open(const char *name, const struct backend_options *options,
-                        struct backend **out, struct fm_error *err)
-{
-    return is_gpu ? backend_cuda_open_on(open_device(), options, out, err)
-                  : __real_backend_open(name, options, out, err);
 }
 
 /* Linked with --wrap=cuda_partial_floats. Gives room to one row's blocks: rows take turns. */
@@ -56,6 +53,20 @@ size_t __wrap_cuda_partial_floats(const struct backend_options *o)
                     : __real_cuda_partial_floats(o);
 }
 
+/* Linked with --wrap=expert_cache_count. Counts layers whose experts the GPU found by itself. */
+static unsigned n_found;
+void __real_expert_cache_count(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
+                               const struct expert_use *uses, uint32_t n);
+void __wrap_expert_cache_count(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
+                               const struct expert_use *uses, uint32_t n);
+
+void __wrap_expert_cache_count(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
+                               const struct expert_use *uses, uint32_t n)
+{
+    n_found++;
+    __real_expert_cache_count(cache, layer, n_tokens, uses, n);
+}
+
 static void must(int rc, const struct fm_error *err)
 {
     if (rc == 0)
@@ -64,16 +75,62 @@ static void must(int rc, const struct fm_error *err)
     exit(1);
 }
 
+/* Changes the budget of the memory that is computed in, within its limits. */
+static void set_memory(struct fm_model *model, uint64_t bytes)
+{
+    struct fm_stats s = {.size = sizeof s};
+    struct fm_error err;
+    fm_model_stats(model, &s);
+    const uint64_t min = is_gpu ? s.gpu_min_bytes : s.memory_min_bytes;
+    must((is_gpu ? fm_model_set_gpu_memory : fm_model_set_memory)(
+             model, bytes > min ? bytes : min, &err), &err);
+}
+
 static struct fm_model *open_model(const char *path, unsigned chunk)
 {
     struct fm_model_options options = {.size = sizeof options, .n_threads = 1,
                                        .prefill_chunk = chunk, .n_context = MAX_PROMPT + 8,
-                                       .kv = kv, .n_sessions = 2, .lookahead = FM_OFF,
+                                       .kv = kv, .n_sessions = 2, .gpu = is_gpu ? "0" : NULL,
+                                       .lookahead = looks_ahead ? FM_ON : FM_OFF,
+                                       .elastic = FM_OFF,
                                        .cache_bias = is_biased ? 0.4 : 0};
     struct fm_model *model;
     struct fm_error err;
     must(fm_model_open(path, &options, &model, &err), &err);
     return model;
+}
+
+static unsigned n_expert_layers(const struct fm_model *model)
+{
+    struct fm_model_info info = {.size = sizeof info};
+    fm_model_info(model, &info);
+    return info.n_moe_layers;
+}
+
+/* Waits until all experts are in the GPU's memory. */
+static void wait_for_experts(const struct fm_model *model)
+{
+    static bool resident[LIMIT_EXPERTS];
+    struct fm_model_info info = {.size = sizeof info};
+    fm_model_info(model, &info);
+    for (unsigned layer = 0; is_gpu && layer < info.n_moe_layers;) {
+        (void)fm_model_experts(model, layer, resident, NULL);
+        unsigned e = 0;
+        while (e < info.n_experts && resident[e])
+            e++;
+        layer += e == info.n_experts;
+        if (e < info.n_experts)
+            (void)usleep(1000);
+    }
+}
+
+/* On the GPU, this many layers must have found their experts without the host since n_found was
+ * set to 0. */
+static int expect_found(const char *what, unsigned n)
+{
+    if (is_gpu && n_found != n)
+        printf("%s: %u layers found their experts, not %u UNEXPECTED\n", what, n_found, n);
+    return is_gpu && n_found != n ? 3 : 0;
 }
 
 static void ignore_logits(void *ctx, unsigned position, const float *logits, unsigned n)
@@ -91,23 +148,27 @@ static int32_t best_token(const struct fm_session *session, unsigned vocabulary)
 }
 
 /* Evaluates tokens, then a greedy continuation. */
-static void evaluate(struct fm_model *model, struct fm_session *session, const int32_t *ids,
-                     size_t n, char hash[33])
+static int evaluate(struct fm_model *model, struct fm_session *session, const int32_t *ids,
+                    size_t n, char hash[33])
 {
     struct fm_model_info info = {.size = sizeof info};
     struct fm_error err;
     fm_model_info(model, &info);
     must(fm_session_eval(session, ids, n, &err), &err);
+    if (!is_biased)
+        wait_for_experts(model);
+    n_found = 0;
     for (unsigned i = 0; i < N_MORE; i++) {
         const int32_t token = best_token(session, info.vocabulary);
         must(fm_session_eval(session, &token, 1, &err), &err);
     }
     fm_session_logits_hash(session, hash);
+    return expect_found("continuation", is_biased ? 0 : N_MORE * info.n_moe_layers);
 }
 
 /* Evaluates the prompt, all logits of it, in one batch with another session; leaves a snapshot in
  * the middle where `snapshot` says. */
-static void run(const char *path, bool on_gpu, unsigned chunk, const char *snapshot, char hash[33])
+static int run(const char *path, bool on_gpu, unsigned chunk, const char *snapshot, char hash[33])
 {
     struct fm_session *session;
     struct fm_error err;
@@ -125,13 +186,14 @@ static void run(const char *path, bool on_gpu, unsigned chunk, const char *snaps
     fm_session_close(other);
     if (snapshot != NULL)
         must(fm_session_save(session, snapshot, &err), &err);
-    evaluate(model, session, prompt + middle, n_prompt - middle, hash);
+    const int status = evaluate(model, session, prompt + middle, n_prompt - middle, hash);
     fm_session_close(session);
     fm_model_close(model);
+    return status;
 }
 
 /* Goes on from a snapshot. */
-static void resume(const char *path, bool on_gpu, const char *snapshot, char hash[33])
+static int resume(const char *path, bool on_gpu, const char *snapshot, char hash[33])
 {
     struct fm_session *session;
     struct fm_error err;
@@ -139,9 +201,11 @@ static void resume(const char *path, bool on_gpu, const char *snapshot, char has
     struct fm_model *model = open_model(path, 16);
     must(fm_session_open(model, &session, &err), &err);
     must(fm_session_load(session, snapshot, &err), &err);
-    evaluate(model, session, prompt + n_prompt / 2, n_prompt - n_prompt / 2, hash);
+    const int status = evaluate(model, session, prompt + n_prompt / 2, n_prompt - n_prompt / 2,
+                                hash);
     fm_session_close(session);
     fm_model_close(model);
+    return status;
 }
 
 /* A device that fails ends the evaluation with its reason, and gives no logits. */
@@ -168,6 +232,145 @@ static int compare(const char *what, const char *expected, const char *hash)
     return strcmp(expected, hash) == 0 ? 0 : 3;
 }
 
+/* ---- experts that the GPU finds -------------------------------------------------------------- */
+
+/* What happens in the middle of a token, before the third layer and the fourth. */
+struct events {
+    struct fm_model *model;
+    struct fm_session *cancelled; /* NULL: the cache shrinks, and grows again */
+    unsigned n_layers;            /* begun */
+};
+
+static void before_layer(void *ctx, uint64_t done, uint64_t total)
+{
+    struct events *e = ctx;
+    (void)done, (void)total;
+    e->n_layers++;
+    if (e->n_layers == 3 && e->cancelled != NULL)
+        fm_session_cancel(e->cancelled);
+    else if (e->n_layers == 3)
+        set_memory(e->model, 1);
+    else if (e->n_layers == 4 && e->cancelled == NULL)
+        set_memory(e->model, UINT64_MAX);
+}
+
+static void observe(struct fm_session *session, struct events *events)
+{
+    struct fm_observer observer = {.size = sizeof observer, .ctx = events};
+    observer.progress = events != NULL ? before_layer : NULL;
+    fm_session_observe(session, &observer);
+}
+
+/* What one backend has computed and counted. */
+struct outcome {
+    char hashes[2][33];
+    uint64_t n_used; /* experts, resident or not */
+    double hit_rate;
+    uint8_t heat[64][LIMIT_EXPERTS];
+};
+
+static void look(const struct fm_model *model, struct fm_session *const sessions[2],
+                 struct outcome *o)
+{
+    struct fm_stats stats = {.size = sizeof stats};
+    unsigned n_slots;
+    memset(o, 0, sizeof *o);
+    for (unsigned i = 0; i < 2; i++)
+        fm_session_logits_hash(sessions[i], o->hashes[i]);
+    fm_model_stats(model, &stats);
+    o->n_used = stats.n_expert_hits + stats.n_expert_misses;
+    o->hit_rate = fm_model_hit_rate(model, stats.memory_cache_bytes / 2, &n_slots);
+    for (unsigned l = 0; l < 64 && fm_model_experts(model, l, NULL, o->heat[l]); l++)
+        ;
+}
+
+static void decode(struct fm_session *session, const int32_t *ids, size_t n)
+{
+    struct fm_error err;
+    for (size_t i = 0; i < n; i++)
+        must(fm_session_eval(session, ids + i, 1, &err), &err);
+}
+
+/* Lets the cache become too small for all experts, and large again. */
+static int shrink_and_grow(struct fm_model *model, struct fm_session *session)
+{
+    const unsigned n_layers = n_expert_layers(model);
+    set_memory(model, 1);
+    n_found = 0;
+    decode(session, prompt, 2);
+    int status = is_gpu && n_found == 2 * n_layers ? 3 : 0;
+    if (status != 0)
+        printf("a small cache has all experts UNEXPECTED\n");
+    set_memory(model, UINT64_MAX);
+    wait_for_experts(model);
+    n_found = 0;
+    decode(session, prompt + 2, 2);
+    status |= expect_found("after growth", 2 * n_layers);
+    struct events events = {.model = model};
+    observe(session, &events);
+    decode(session, prompt + 4, 1);
+    observe(session, NULL);
+    decode(session, prompt + 5, 1);
+    return status;
+}
+
+/* Two sessions together; then one of them leaves in the middle of a token. */
+static int decode_together(struct fm_model *model, struct fm_session *const sessions[2])
+{
+    struct fm_error err;
+    wait_for_experts(model);
+    n_found = 0;
+    for (size_t i = 0; i < 2; i++) {
+        struct fm_batch_item both[] = {{sessions[0], prompt + i, 1, 0},
+                                       {sessions[1], prompt + 3 + i, 1, 0}};
+        must(fm_eval_batch(model, both, 2, &err), &err);
+    }
+    const int status = expect_found("two sessions", 2 * n_expert_layers(model));
+    struct events events = {.model = model, .cancelled = sessions[0]};
+    struct fm_batch_item both[] = {{sessions[0], prompt, 1, 0}, {sessions[1], prompt, 1, 0}};
+    observe(sessions[1], &events);
+    (void)fm_eval_batch(model, both, 2, &err);
+    observe(sessions[1], NULL);
+    if (both[0].rc == 0 || both[1].rc != 0)
+        printf("not the first session was cancelled UNEXPECTED\n");
+    return both[0].rc == 0 || both[1].rc != 0 ? 3 : status;
+}
+
+static int find_experts(const char *path, bool on_gpu, struct outcome *o)
+{
+    struct fm_session *sessions[2];
+    struct fm_error err;
+    is_gpu = on_gpu;
+    struct fm_model *model = open_model(path, 16);
+    wait_for_experts(model);
+    for (size_t i = 0; i < 2; i++) {
+        must(fm_session_open(model, &sessions[i], &err), &err);
+        must(fm_session_eval(sessions[i], prompt + i, 4 + i, &err), &err);
+    }
+    int status = decode_together(model, sessions);
+    status |= shrink_and_grow(model, sessions[1]);
+    look(model, sessions, o);
+    for (size_t i = 0; i < 2; i++)
+        fm_session_close(sessions[i]);
+    fm_model_close(model);
+    return status;
+}
+
+static int compare_found(const char *path)
+{
+    static struct outcome expected, found;
+    looks_ahead = true;
+    int status = find_experts(path, false, &expected) | find_experts(path, true, &found);
+    looks_ahead = false;
+    status |= compare("GPU, experts found there", expected.hashes[1], found.hashes[1]);
+    status |= compare("GPU, a session that left", expected.hashes[0], found.hashes[0]);
+    const bool is_same = expected.n_used == found.n_used && expected.hit_rate == found.hit_rate &&
+                         memcmp(expected.heat, found.heat, sizeof found.heat) == 0;
+    printf("%llu uses of experts, %.4f with half of the slots%s\n",
+           (unsigned long long)found.n_used, found.hit_rate, is_same ? "" : " DIFFERS");
+    return is_same ? status : 3;
+}
+
 int main(int argc, char **argv)
 {
     char expected[33], hash[33], path[64], text[64];
@@ -187,31 +390,32 @@ int main(int argc, char **argv)
         prompt[i] = (int32_t)((state >> 8) % info.vocabulary);
     }
     snprintf(path, sizeof path, "/tmp/gpu_bits.%ld", (long)getpid());
-    run(argv[1], false, 16, NULL, expected);
+    status |= run(argv[1], false, 16, NULL, expected);
     const bool is_long = library == NULL && n_prompt > 100; /* minutes, one token at a time */
     for (unsigned chunk = 64; chunk > 0; chunk = chunk > 5 ? 5 : chunk > 1 && !is_long ? 1 : 0) {
         is_tight = chunk == 5;
-        run(argv[1], true, chunk, path, hash);
+        status |= run(argv[1], true, chunk, path, hash);
         snprintf(text, sizeof text, "GPU, %u tokens at a time", chunk);
         status |= compare(text, expected, hash);
     }
     char first[33];
-    resume(argv[1], false, path, first);
-    resume(argv[1], true, path, hash);
+    status |= resume(argv[1], false, path, first);
+    status |= resume(argv[1], true, path, hash);
     status |= compare("GPU, from the GPU's snapshot", first, hash);
-    run(argv[1], false, 16, path, expected);
-    resume(argv[1], false, path, hash);
+    status |= run(argv[1], false, 16, path, expected);
+    status |= resume(argv[1], false, path, hash);
     status |= compare("processor, from its own", first, hash);
-    resume(argv[1], true, path, hash);
+    status |= resume(argv[1], true, path, hash);
     status |= compare("GPU, from the processor's", first, hash);
     (void)unlink(path);
     if (library == NULL)
         status |= lose_device(argv[1]);
     if (is_long)
         return status;
+    status |= compare_found(argv[1]);
     is_biased = true;
-    run(argv[1], false, 16, NULL, expected);
-    run(argv[1], true, 16, NULL, hash);
+    status |= run(argv[1], false, 16, NULL, expected);
+    status |= run(argv[1], true, 16, NULL, hash);
     status |= compare("GPU, experts in memory preferred", expected, hash);
     return status;
 }

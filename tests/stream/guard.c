@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -125,6 +126,19 @@ void guard_give_back(const struct memory *m, void *at, uint64_t bytes)
 {
     (void)m;
     plat_give_back(at, bytes);
+}
+
+bool guard_take_back(const struct memory *m, void *at, uint64_t bytes)
+{
+    (void)m, (void)at, (void)bytes;
+    return true;
+}
+
+void guard_fetch(const struct memory *m, void *to, const void *from, uint64_t bytes)
+{
+    void *piece = (void *)(uintptr_t)from;
+    memcpy(to, memory_open(m, piece, bytes, MEMORY_LOOK), bytes);
+    memory_close(m, piece, bytes);
 }
 
 int guard_range_open(const struct memory *m, struct mem_range *range, uint64_t piece_bytes,

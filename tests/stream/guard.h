@@ -18,6 +18,9 @@ void guard_end(void);
 void *guard_make(const struct memory *m, uint64_t bytes, const char *what, struct fm_error *err);
 void guard_free(const struct memory *m, void *at);
 void guard_give_back(const struct memory *m, void *at, uint64_t bytes);
+bool guard_take_back(const struct memory *m, void *at, uint64_t bytes);
+/* Opens the piece, which waits for what is queued. */
+void guard_fetch(const struct memory *m, void *to, const void *from, uint64_t bytes);
 int guard_range_open(const struct memory *m, struct mem_range *range, uint64_t piece_bytes,
                      uint64_t bytes, const char *what, struct fm_error *err);
 int guard_range_resize(const struct memory *m, struct mem_range *range, uint64_t bytes,

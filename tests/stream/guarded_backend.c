@@ -49,11 +49,13 @@ static const struct memory_ops guard_memory_ops = {
     .make = guard_make,
     .free = guard_free,
     .give_back = guard_give_back,
+    .take_back = guard_take_back,
     .range_open = guard_range_open,
     .range_resize = guard_range_resize,
     .range_close = guard_range_close,
     .open = guard_open,
     .close = guard_close,
+    .fetch = guard_fetch,
     .copy = guard_copy,
     .clear = guard_clear,
     .fence = guard_fence,
@@ -116,6 +118,17 @@ static void guard_norm_rope(struct backend *be, const struct backend_heads *head
     RUN(be, norm_rope, heads, n);
 }
 
+static void guard_head_products(struct backend *be, const struct backend_head_products *args,
+                                size_t n)
+{
+    RUN(be, head_products, args, n);
+}
+
+static void guard_copy_heads(struct backend *be, const struct backend_head_copy *args, size_t n)
+{
+    RUN(be, copy_heads, args, n);
+}
+
 static void guard_attention(struct backend *be, const struct backend_attention *args)
 {
     RUN(be, attention, args);
@@ -170,6 +183,8 @@ static const struct backend_ops guard_ops = {
     .rms_norm = guard_rms_norm,
     .rope_table = guard_rope_table,
     .norm_rope = guard_norm_rope,
+    .head_products = guard_head_products,
+    .copy_heads = guard_copy_heads,
     .attention = guard_attention,
     .delta_net = guard_delta_net,
     .route = guard_route,

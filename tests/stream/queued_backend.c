@@ -237,11 +237,13 @@ static const struct memory_ops queued_memory_ops = {
     .make = guard_make,
     .free = queued_free,
     .give_back = queued_give_back,
+    .take_back = guard_take_back,
     .range_open = guard_range_open,
     .range_resize = queued_range_resize,
     .range_close = queued_range_close,
     .open = queued_open,
     .close = queued_close,
+    .fetch = guard_fetch,
     .copy = queued_copy,
     .clear = queued_clear,
     .fence = queued_fence,
@@ -434,6 +436,35 @@ static void queued_norm_rope(struct backend *be, const struct backend_heads *hea
     op->args = keep(op, &a, sizeof a);
 }
 
+static void run_head_products(struct backend *cpu, const void *args)
+{
+    const struct list_args *a = args;
+    cpu->ops->head_products(cpu, a->items, a->n);
+}
+
+static void queued_head_products(struct backend *be, const struct backend_head_products *args,
+                                 size_t n)
+{
+    struct op *op = add_op(queued_of(be), run_head_products);
+    struct backend_head_products *p = keep(op, args, sizeof *args);
+    p->w = keep(op, p->w, p->n_heads * sizeof *p->w);
+    const struct list_args a = {p, n};
+    op->args = keep(op, &a, sizeof a);
+}
+
+static void run_copy_heads(struct backend *cpu, const void *args)
+{
+    const struct list_args *a = args;
+    cpu->ops->copy_heads(cpu, a->items, a->n);
+}
+
+static void queued_copy_heads(struct backend *be, const struct backend_head_copy *args, size_t n)
+{
+    struct op *op = add_op(queued_of(be), run_copy_heads);
+    const struct list_args a = {keep(op, args, sizeof *args), n};
+    op->args = keep(op, &a, sizeof a);
+}
+
 static void run_attention(struct backend *cpu, const void *args)
 {
     cpu->ops->attention(cpu, args);
@@ -526,6 +557,8 @@ static const struct backend_ops queued_ops = {
     .rms_norm = queued_rms_norm,
     .rope_table = queued_rope_table,
     .norm_rope = queued_norm_rope,
+    .head_products = queued_head_products,
+    .copy_heads = queued_copy_heads,
     .attention = queued_attention,
     .delta_net = queued_delta_net,
     .route = queued_route,
@@ -550,7 +583,8 @@ int __wrap_backend_open(const char *name, const struct backend_options *options,
         return rc;
     }
     guard_must(pthread_mutex_init(&q->lock, NULL) == 0);
-    q->memory = (struct memory){.ops = &queued_memory_ops};
+    /* Weights and snapshots go through many small pieces. */
+    q->memory = (struct memory){.ops = &queued_memory_ops, .handy_bytes = 2 * MEM_PAGE};
     q->base = (struct backend){&queued_ops, &q->memory, q->cpu->preparer, q->cpu->level};
     *out = &q->base;
     return 0;

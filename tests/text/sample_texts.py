@@ -11,7 +11,10 @@ WORDS = ("the The THE and you don't DON'T we'll WE'LL I've it's IT'S they're he'
          "दुनिया สวัสดี ကြိုဆို ជំរាបសួរ 你好 世界 東京 日本語 カタカナ ひらがな 안녕 세계 각 "
          "int main(void) {return 0;} def f(x): self.x += 1 #include <stdio.h> http://a.b/c?d=e&f "
          "<|im_start|> <|im_end|> <|endoftext|> <|im_ <|im_start <think> </think> <think "
-         "<tool_call> </tool_call> <tool_ <| |> ſ 'ſ 'ſa 's 'S ’s ʼs K Å Ω ﬁ ﬅ ŉ İ ı").split(" ")
+         "camelCase HTTPServer XMLHttpRequest iPhone ǅungla Ωmega ΩMEGA Éa aÉ It's IT'LL "
+         "々 〇 ⺀ タ・ス゛゠ぁ "
+         "#include !word ／ a/b/ .// //\n <tool_call> </tool_call> <tool_ <| |> "
+         "ſ 'ſ 'ſa 's 'S ’s ʼs K Å Ω ﬁ ﬅ ŉ İ ı").split(" ")
 PUNCTUATION = list("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~¡¿…—“”‘’«»、。，！？（）·†€£¥₿°№™©®←→∀∑√∞≠⊕♥♪")
 EMOJI = ["😀", "👍🏽", "👨‍👩‍👧‍👦", "🏳️‍🌈", "🇩🇪", "🇯🇵🇰🇷", "❤️", "1️⃣", "🫠", "🪿", "🧑🏿‍🚀", "☃", "🫩"]
 NEWLINES = ["\n", "\r", "\r\n", "\n\n", " \n", "\n ", "\t\n\t", "\n\r\n  "]

@@ -1,20 +1,21 @@
 /* The C side of compare_tokenizers.py and check_frozen.py.
  *
- * usage: tokenize_lines TOKENIZER.json|FILE.gguf encode|plain|decode|speed|json
- *        tokenize_lines qwen2|qwen35 pieces
+ * usage: tokenize_lines TOKENIZER.json|FILE.gguf|tiktoken.model encode|plain|decode|speed|json
+ *        tokenize_lines qwen2|gpt-4o|... pieces
  *
  * encode, plain: reads texts, each a 32-bit length and its bytes; writes for each a 32-bit count
  * and the ids, with added tokens recognised or not. decode: reads lists of ids, each a 32-bit
  * count and 32-bit ids; pushes them through the streaming decoder and writes for each a 32-bit
  * length and the text; a piece that is not whole UTF-8 ends the program with status 2. pieces:
- * reads texts; writes for each a 32-bit count and the 32-bit lengths of the pieces of its NFC
- * form. Integers are in machine order. speed: encodes all of stdin and reports to stderr. json:
- * writes the tokenizer.json that a GGUF file gives. */
+ * reads texts; writes for each a 32-bit count and the 32-bit lengths of the pieces, of its NFC
+ * form if the pattern has one. Integers are in machine order. speed: encodes all of stdin and
+ * reports to stderr. json: writes the tokenizer.json that a GGUF file gives. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "arch/arch.h"
+#include "base/jdoc.h"
 #include "base/mem.h"
 #include "base/plat.h"
 #include "format/gguf_internal.h"
@@ -107,12 +108,19 @@ static void split_all(const struct pretok *pattern)
     size_t capacity = 0, lengths_capacity = 0;
     uint32_t bytes;
     while (get_record(&text, &capacity, 1, &bytes)) {
-        if (nfc_normalize(&nfc, text, bytes, NULL) != 0 ||
-            mem_grow(&lengths, &lengths_capacity, nfc.bytes + 1, sizeof bytes, "pieces", NULL) != 0)
+        const uint8_t *normal = text;
+        size_t n_normal = bytes;
+        if (pattern->gguf_has_nfc) {
+            if (nfc_normalize(&nfc, text, bytes, NULL) != 0)
+                fail("out of memory");
+            normal = nfc.text;
+            n_normal = nfc.bytes;
+        }
+        if (mem_grow(&lengths, &lengths_capacity, n_normal + 1, sizeof bytes, "pieces", NULL) != 0)
             fail("out of memory");
         uint32_t n = 0;
-        for (size_t at = 0; at < nfc.bytes; n++) {
-            const size_t length = pattern->next(nfc.text + at, nfc.bytes - at);
+        for (size_t at = 0; at < n_normal; n++) {
+            const size_t length = pattern->next(normal + at, n_normal - at);
             ((uint32_t *)lengths)[n] = (uint32_t)length;
             at += length;
         }
@@ -176,16 +184,45 @@ static struct tokenizer *open_gguf(const char *path, bool prints)
     return tok;
 }
 
-static bool is_gguf(const char *path)
+/* Opens Kimi's tiktoken.model with the tokenizer_config.json beside it. */
+static struct tokenizer *open_tiktoken(const char *path)
 {
-    const size_t n = strlen(path);
-    return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
+    struct fm_error err;
+    struct tokenizer *tok = NULL;
+    struct jdoc config;
+    char name[4096];
+    const char *slash = strrchr(path, '/');
+    (void)snprintf(name, sizeof name, "%.*stokenizer_config.json",
+                   slash != NULL ? (int)(slash + 1 - path) : 0, path);
+    void *text = NULL;
+    size_t capacity = 0, bytes = 0, got = 1;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        fail("cannot open tiktoken.model");
+    for (; got > 0; bytes += got) {
+        if (mem_grow(&text, &capacity, bytes + (1 << 20), 1, "text", NULL) != 0)
+            fail("out of memory");
+        got = fread((char *)text + bytes, 1, 1 << 20, file);
+    }
+    (void)fclose(file);
+    if (jdoc_load(&config, name, 1 << 20, &err) != 0 ||
+        tokenizer_parse_tiktoken(path, text, bytes, &config, &tok, &err) != 0)
+        fail(err.text);
+    jdoc_clear(&config);
+    mem_free(text);
+    return tok;
+}
+
+static bool ends_in(const char *path, const char *end)
+{
+    const size_t n = strlen(path), n_end = strlen(end);
+    return n > n_end && strcmp(path + n - n_end, end) == 0;
 }
 
 int main(int argc, char **argv)
 {
     if (argc != 3)
-        fail("usage: tokenize_lines TOKENIZER.json|FILE.gguf|qwen2|qwen35 "
+        fail("usage: tokenize_lines TOKENIZER.json|FILE.gguf|tiktoken.model|PATTERN "
              "encode|plain|decode|speed|pieces|json");
     if (strcmp(argv[2], "pieces") == 0) {
         const struct pretok *pattern = pretok_find_gguf(argv[1], strlen(argv[1]));
@@ -198,8 +235,10 @@ int main(int argc, char **argv)
     struct fm_error err;
     const bool prints = strcmp(argv[2], "json") == 0;
     const uint64_t begin = plat_now_ns();
-    if (is_gguf(argv[1]))
+    if (ends_in(argv[1], ".gguf"))
         tok = open_gguf(argv[1], prints);
+    else if (ends_in(argv[1], ".model"))
+        tok = open_tiktoken(argv[1]);
     else if (tokenizer_open(argv[1], &tok, &err) != 0)
         fail(err.text);
     const double seconds = (double)(plat_now_ns() - begin) / 1e9;

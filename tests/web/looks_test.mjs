@@ -79,6 +79,39 @@ scripted("the map says of each expert what the server says", async (w) => {
     await w.untilText("#map-point", /^Layer 0, expert 0: heat \d+ %/);
 });
 
+scripted("a map with a GPU has three places", async (w) => {
+    const bitsOf = (rows) => rows.map((row) => Array.from(row, (c) =>
+        parseInt(c, 16).toString(2).padStart(4, "0")).join("")).join("");
+    await w.untilText("#map-summary", /512 experts in memory, \d+ of them on the GPU; /);
+    const truth = w.server.experts.json();
+    const here = bitsOf(truth.resident), onGpu = bitsOf(truth.gpu);
+    const n = (bits) => bits.split("1").length - 1;
+    await w.untilText("#map-summary", new RegExp(
+        `^${n(here)} of 512 experts in memory, ${n(onGpu)} of them on the GPU; 0 changed`));
+    await w.page.locator("#map").focus();
+    await w.page.keyboard.press("Home");
+    const seen = new Set();
+    for (let i = 1; i < 64; i++) {
+        await w.page.keyboard.press("ArrowRight");
+        const where = onGpu[i] === "1" ? "in the GPU's memory"
+            : here[i] === "1" ? "in memory" : "on disk";
+        const text = await w.page.locator("#map-point").textContent();
+        assert.ok(text.endsWith(`%, ${where}`), text);
+        seen.add(where);
+    }
+    assert.equal(seen.size, 3);
+    for (const id of ["#legend-gpu", "#legend-memory"]) {
+        assert.ok(await w.page.locator(id).isVisible());
+    }
+}, {mock: {hasGpu: true}});
+
+scripted("a map without a GPU does not speak of one", async (w) => {
+    await w.untilText("#map-summary", /512 experts in memory; /);
+    for (const id of ["#legend-gpu", "#legend-memory"]) {
+        assert.ok(await w.page.locator(id).isHidden());
+    }
+});
+
 scripted("a server without an expert map is no trouble", async (w) => {
     w.server.experts.json = () => null;
     await w.untilText("#map-summary", /^The server has no expert map/);

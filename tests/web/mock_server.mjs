@@ -57,8 +57,9 @@ const hash = (x) => {
 
 // Experts whose heat follows the topic. The hottest are in memory.
 class Experts {
-    constructor(nLayers, nExperts) {
-        Object.assign(this, {nLayers, nExperts, domain: 1});
+    // hasGpu: the hottest tenth is in a GPU's memory.
+    constructor(nLayers, nExperts, hasGpu) {
+        Object.assign(this, {nLayers, nExperts, hasGpu, domain: 1});
         this.heat = new Float64Array(nLayers * nExperts);
         for (let i = 0; i < 30; i++) {
             this.step();
@@ -75,26 +76,31 @@ class Experts {
 
     json() {
         const n = this.heat.length;
-        const border = Float64Array.from(this.heat).sort()[Math.floor(n * 0.45)];
-        const resident = [], heat = [];
+        const sorted = Float64Array.from(this.heat).sort();
+        const border = sorted[Math.floor(n * 0.45)], hottest = sorted[Math.floor(n * 0.9)];
+        const resident = [], heat = [], gpu = [];
         for (let layer = 0; layer < this.nLayers; layer++) {
             const bytes = new Uint8Array(Math.ceil(this.nExperts / 8));
+            const above = new Uint8Array(bytes.length);
             let row = "";
             for (let e = 0; e < this.nExperts; e++) {
                 const h = this.heat[layer * this.nExperts + e];
                 bytes[e >> 3] |= h >= border ? 128 >> (e & 7) : 0;
+                above[e >> 3] |= h >= hottest ? 128 >> (e & 7) : 0;
                 row += Math.min(255, Math.round(h * 255)).toString(16).padStart(2, "0");
             }
             resident.push(Buffer.from(bytes).toString("hex"));
             heat.push(row);
+            gpu.push(Buffer.from(above).toString("hex"));
         }
-        return {n_layers: this.nLayers, n_experts: this.nExperts, resident, heat};
+        return {n_layers: this.nLayers, n_experts: this.nExperts, resident, heat,
+                ...(this.hasGpu ? {gpu} : {})};
     }
 }
 
 export class MockServer {
-    constructor({nLayers = 8, nExperts = 64, wordMs = 12} = {}) {
-        this.experts = new Experts(nLayers, nExperts);
+    constructor({nLayers = 8, nExperts = 64, wordMs = 12, hasGpu = false} = {}) {
+        this.experts = new Experts(nLayers, nExperts, hasGpu);
         this.wordMs = wordMs;
         this.requests = []; // bodies of chat requests
         this.aborted = 0;

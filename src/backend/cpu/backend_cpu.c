@@ -106,6 +106,22 @@ struct heads_job {
     size_t n;
 };
 
+/* The same rotation of other pairs. */
+static void rotate_neighbours(const struct kernels *kernels, float *x, const float *rope,
+                              unsigned half)
+{
+    float apart[LIMIT_HEAD_DIM];
+    for (unsigned i = 0; i < half; i++) {
+        apart[i] = x[2 * i];
+        apart[half + i] = x[2 * i + 1];
+    }
+    kernels->rotate(apart, rope, rope + half, half);
+    for (unsigned i = 0; i < half; i++) {
+        x[2 * i] = apart[i];
+        x[2 * i + 1] = apart[half + i];
+    }
+}
+
 static void heads_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct heads_job *job = ctx;
@@ -120,8 +136,32 @@ static void heads_part(void *ctx, unsigned part, unsigned n_parts)
         float *x = h->x + t * h->row_stride + i % h->n_heads * h->head_stride;
         if (h->norm != NULL)
             kernels->rms_norm(x, h->norm, h->eps, h->head_dim, x);
-        kernels->rotate(x, rope, rope + half, half);
+        if (h->turns_neighbours)
+            rotate_neighbours(kernels, x, rope, half);
+        else
+            kernels->rotate(x, rope, rope + half, half);
     }
+}
+
+struct copy_job {
+    const struct backend_head_copy *args;
+    size_t n;
+};
+
+static void copy_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct copy_job *job = ctx;
+    const struct backend_head_copy *a = job->args;
+    size_t begin, end;
+    pool_range(job->n * a->n_heads, part, n_parts, &begin, &end);
+    for (size_t i = begin; i < end; i++)
+        memcpy(a->to + i * a->to_stride, a->from + i * a->from_stride, a->dim * sizeof *a->to);
+}
+
+static void cpu_copy_heads(struct backend *be, const struct backend_head_copy *args, size_t n)
+{
+    struct copy_job job = {args, n};
+    cpu_run(cpu_of(be), copy_part, &job, n * args->n_heads * args->dim);
 }
 
 static void cpu_norm_rope(struct backend *be, const struct backend_heads *heads, size_t n)
@@ -265,7 +305,9 @@ static size_t thread_floats_for(const struct backend_options *o)
     const size_t attention = KERNEL_ATTENTION_SCRATCH(o->n_heads, o->head_dim) +
                              (size_t)o->n_heads * (4ul + o->head_dim);
     const size_t delta = KERNEL_DELTA_SCRATCH(o->key_dim);
+    const size_t heads = cpu_head_floats(o);
     size_t max = product > attention ? product : attention;
+    max = max > heads ? max : heads;
     max = max > delta ? max : delta;
     return mem_round_up(max, MEM_CACHE_LINE / sizeof(float));
 }
@@ -321,6 +363,8 @@ static const struct backend_ops cpu_ops = {
     .rms_norm = cpu_rms_norm,
     .rope_table = cpu_rope_table,
     .norm_rope = cpu_norm_rope,
+    .head_products = cpu_head_products,
+    .copy_heads = cpu_copy_heads,
     .attention = cpu_attention,
     .delta_net = cpu_delta_net,
     .route = cpu_route,
@@ -330,6 +374,12 @@ static const struct backend_ops cpu_ops = {
     .add_gated = cpu_add_gated,
     .add = cpu_add,
 };
+
+static int open_pool(const struct backend_options *o, struct pool **out, struct fm_error *err)
+{
+    return o->spin_ns > 0 ? pool_open_patient(o->n_threads, o->pin_threads, o->spin_ns, out, err)
+                          : pool_open(o->n_threads, o->pin_threads, out, err);
+}
 
 int backend_cpu_open(const struct backend_options *options, struct backend **out,
                      struct fm_error *err)
@@ -352,7 +402,7 @@ int backend_cpu_open(const struct backend_options *options, struct backend **out
                                              "the CPU backend's scratch", err)};
     cpu->block = c.at;
     rc = c.at == NULL ? FM_ERR_NOMEM
-                      : pool_open(options->n_threads, options->pin_threads, &cpu->pool, err);
+                      : open_pool(options, &cpu->pool, err);
     if (rc != 0) {
         cpu_close(&cpu->base);
         return rc;

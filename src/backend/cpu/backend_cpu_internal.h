@@ -66,6 +66,10 @@ void cpu_input(struct backend *be, const float *x, size_t n, size_t n_cols);
 void cpu_matmul(struct backend *be, const struct backend_product *products, size_t n);
 void cpu_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks);
 
+/* cpu_heads.c */
+void cpu_head_products(struct backend *be, const struct backend_head_products *args, size_t n);
+size_t cpu_head_floats(const struct backend_options *options); /* of a thread's scratch */
+
 /* cpu_mix.c */
 void cpu_attention(struct backend *be, const struct backend_attention *args);
 void cpu_delta_net(struct backend *be, const struct backend_delta_net *args);

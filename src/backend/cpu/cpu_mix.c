@@ -42,8 +42,9 @@ static void store_part(void *ctx, unsigned part, unsigned n_parts)
         const size_t from = (row * a->n_kv_heads + h) * dim;
         kernels->store_kv(a->kv_format, KV_KEY, a->k + from, dim,
                           (char *)segment->state[ATTENTION_KEYS] + at);
-        kernels->store_kv(a->kv_format, KV_VALUE, a->v + from, dim,
-                          (char *)segment->state[ATTENTION_VALUES] + at);
+        if (a->v != NULL)
+            kernels->store_kv(a->kv_format, KV_VALUE, a->v + from, dim,
+                              (char *)segment->state[ATTENTION_VALUES] + at);
         for (size_t q = h * group; is_rotated(a) && q < (h + 1) * group; q++)
             kv_rotate(a->q + row * a->q_row_stride + q * a->q_head_stride, dim);
     }
@@ -76,11 +77,12 @@ static void attend_block(const struct attention_job *job, size_t row, size_t kv_
     const size_t at = row_at(a, kv_head, first);
     const size_t q_at = (segment->first_row + row) * a->q_row_stride +
                         kv_head * group * a->q_head_stride;
+    const void *values = segment->state[a->v != NULL ? ATTENTION_VALUES : ATTENTION_KEYS];
     job->cpu->kernels.attend(&(struct kernel_attention){
         .kv_format = a->kv_format, .q = a->q + q_at, .q_stride = a->q_head_stride,
-        .n_heads = (unsigned)group, .head_dim = a->head_dim,
+        .n_heads = (unsigned)group, .head_dim = a->head_dim, .value_dim = a->value_dim,
         .keys = (const char *)segment->state[ATTENTION_KEYS] + at,
-        .values = (const char *)segment->state[ATTENTION_VALUES] + at,
+        .values = (const char *)values + at,
         .n_positions = smaller(visible, (block + 1) * KERNEL_ATTENTION_BLOCK) - first,
         .scale = a->scale,
         .max = max, .total = total, .out = out, .scratch = scores});
@@ -89,7 +91,7 @@ static void attend_block(const struct attention_job *job, size_t row, size_t kv_
 static float *out_of(const struct attention_job *job, size_t row, size_t head)
 {
     const struct backend_attention *a = job->args;
-    return a->out + ((job->segment->first_row + row) * a->n_heads + head) * (size_t)a->head_dim;
+    return a->out + ((job->segment->first_row + row) * a->n_heads + head) * (size_t)a->value_dim;
 }
 
 static void close_head(const struct attention_job *job, size_t row, size_t head, float max,
@@ -100,20 +102,20 @@ static void close_head(const struct attention_job *job, size_t row, size_t head,
     const size_t at = (job->segment->first_row + row) * a->q_row_stride + head * a->q_head_stride;
     float *out = out_of(job, row, head);
     if (a->sinks != NULL)
-        kernels->attend_sink(max, &total, out, a->sinks[head], a->head_dim);
+        kernels->attend_sink(max, &total, out, a->sinks[head], a->value_dim);
     if (is_rotated(a))
         kv_rotate_back(out, a->head_dim);
-    kernels->attend_close(out, total, a->gate != NULL ? a->gate + at : NULL, a->head_dim);
+    kernels->attend_close(out, total, a->gate != NULL ? a->gate + at : NULL, a->value_dim);
 }
 
 /* Computes a row's query heads that share one key and value head, block by block. */
 static void attend_row(const struct attention_job *job, size_t row, size_t kv_head, float *scratch)
 {
     const struct backend_attention *a = job->args;
-    const size_t group = a->n_heads / a->n_kv_heads, dim = a->head_dim;
+    const size_t group = a->n_heads / a->n_kv_heads, dim = a->value_dim;
     const size_t n_positions = job->segment->position + row + 1;
     const size_t n_blocks = (n_positions + KERNEL_ATTENTION_BLOCK - 1) / KERNEL_ATTENTION_BLOCK;
-    float *scores = scratch, *max = scores + KERNEL_ATTENTION_SCRATCH(group, dim);
+    float *scores = scratch, *max = scores + KERNEL_ATTENTION_SCRATCH(group, a->head_dim);
     float *total = max + group, *max_block = total + group, *block_total = max_block + group;
     float *block_out = block_total + group;
     float *out = out_of(job, row, kv_head * group);
@@ -158,7 +160,7 @@ static void blocks_part(void *ctx, unsigned part, unsigned n_parts)
         float *out = total + a->n_heads;
         const size_t head = kv_head * group;
         attend_block(job, 0, kv_head, job->first_block + block, max + head, total + head,
-                     out + head * a->head_dim, cpu_scratch(job->cpu, part));
+                     out + head * a->value_dim, cpu_scratch(job->cpu, part));
     }
 }
 
@@ -166,7 +168,7 @@ static void merge_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct attention_job *job = ctx;
     const struct backend_attention *a = job->args;
-    const size_t dim = a->head_dim;
+    const size_t dim = a->value_dim;
     for (size_t h = part; h < a->n_heads; h += n_parts) {
         const float *first = partial_of(job, 0);
         float max = first[h], total = first[a->n_heads + h];
@@ -184,6 +186,8 @@ static void merge_part(void *ctx, unsigned part, unsigned n_parts)
 void cpu_attention(struct backend *be, const struct backend_attention *args)
 {
     struct backend_cpu *cpu = cpu_of(be);
+    assert(args->value_dim == args->head_dim ||
+           (args->value_dim < args->head_dim && args->v == NULL && !is_rotated(args)));
     for (size_t s = 0; s < args->n_segments; s++) {
         const struct backend_segment *segment = &args->segments[s];
         const size_t n_positions = segment->position + segment->n_rows;

@@ -250,7 +250,7 @@ struct unpacked {
     _Alignas(64) tile_sums sums[2];
 };
 
-/* A row block with at most 16 tokens. Constants where the functions below are inlined: bits, group,
+/* A row block with at most 16 tokens. Constants where the functions below are inlined: kind, group,
  * and n, the number of tokens rounded up. */
 struct tile_product {
     const struct interleaved *in;
@@ -261,14 +261,15 @@ struct tile_product {
     struct unpacked *unpacked;
 };
 
-INLINE void unpack_group(const struct tile_product *p, size_t g, unsigned group)
+INLINE void unpack_group(const struct tile_product *p, size_t g, enum interleaved_kind kind,
+                         unsigned group)
 {
     const uint8_t *from = p->in->codes + g * group * LANES / 2;
     uint8_t *to = p->unpacked->codes[g % UNPACKED_GROUPS];
     UNROLL for (unsigned i = 0; i < group; i += 8) {
         const vc x = vc_load(from + i / 2 * LANES);
-        vc_store(to + i * LANES, vc_low_nibbles(x));
-        vc_store(to + (i + 4) * LANES, vc_high_nibbles(x));
+        vc_store(to + i * LANES, nibbles_of(vc_low_nibbles(x), kind));
+        vc_store(to + (i + 4) * LANES, nibbles_of(vc_high_nibbles(x), kind));
     }
 }
 
@@ -277,8 +278,8 @@ INLINE void unpack_group(const struct tile_product *p, size_t g, unsigned group)
 #define TILE_GROUP(s, t, c, g)                                                                     \
     do {                                                                                           \
         const unsigned step = group < TILE_BYTES ? group : TILE_BYTES;                             \
-        const uint8_t *codes = bits == 8 ? p->in->codes + (g) * group * LANES                      \
-                                         : p->unpacked->codes[(g) % UNPACKED_GROUPS];              \
+        const uint8_t *codes = kind == KIND_EIGHT ? p->in->codes + (g) * group * LANES             \
+                                                  : p->unpacked->codes[(g) % UNPACKED_GROUPS];     \
         const int8_t *rows = p->token_codes + (g) * group * TILE_ROWS;                             \
         _tile_zero(s);                                                                             \
         UNROLL for (unsigned at = 0; at < group; at += step) {                                     \
@@ -290,53 +291,51 @@ INLINE void unpack_group(const struct tile_product *p, size_t g, unsigned group)
 #define TILE_STORE(s) _tile_stored(s, p->unpacked->sums[s], TILE_BYTES)
 
 /* Prefetches the same group of the next row block. */
-INLINE void fetch_next(const struct interleaved *in, size_t g, unsigned bits, unsigned group)
+INLINE void fetch_next(const struct interleaved *in, size_t g, enum interleaved_kind kind,
+                       unsigned group)
 {
-    const size_t bytes = (size_t)group * LANES * bits / 8, at = g * bytes;
+    const size_t bytes = (size_t)group * LANES * KIND_BITS(kind) / 8, at = g * bytes;
     if (at >= in->next.codes_step)
         return;
     UNROLL for (size_t i = 0; i < bytes; i += MEM_CACHE_LINE)
         __builtin_prefetch(in->next.codes + at + i, 0, 2);
-    __builtin_prefetch(in->next.scales + g * 2 * LANES, 0, 2);
-    __builtin_prefetch(in->next.biases + g * 2 * LANES, 0, 2);
+    fetch_scales(in, g, 0, kind);
 }
 
-INLINE void fold_group(const struct tile_product *p, size_t g, unsigned n, vf acc[TILE_ROWS])
+INLINE void fold_group(const struct tile_product *p, size_t g, enum interleaved_kind kind,
+                       unsigned n, vf acc[TILE_ROWS])
 {
     const struct interleaved *in = p->in;
-    const vf scale = halves_at(in->scales + g * 2 * LANES, in->is_f16);
-    const vf bias = halves_at(in->biases + g * 2 * LANES, in->is_f16);
-    const float *token_scale = p->tokens->scale + p->factors + g * TILE_ROWS;
-    const float *token_offset = p->tokens->offset + p->factors + g * TILE_ROWS;
-    UNROLL for (unsigned t = 0; t < n; t++) {
-        const vi dots = _mm512_load_si512(p->unpacked->sums[g % 2] + t * LANES);
-        acc[t] = vf_fma(vf_mul(scale, vf_set1(token_scale[t])), vf_of_vi(dots), acc[t]);
-        acc[t] = vf_fma(bias, vf_set1(token_offset[t]), acc[t]);
-    }
+    const bool has_bias = kind != KIND_FP4;
+    const vf scale = scales_at(in->scales, g, kind, in->is_f16);
+    const vf bias = has_bias ? scales_at(in->biases, g, kind, in->is_f16) : vf_zero();
+    UNROLL for (unsigned t = 0; t < n; t++)
+        acc[t] = fold_token(acc[t], scale, bias, p->unpacked->sums[g % 2] + t * LANES, p->tokens,
+                            p->factors + g * TILE_ROWS + t, has_bias);
 }
 
-INLINE void tile_row_block(const struct tile_product *p, unsigned bits, unsigned group, unsigned n,
-                           vf out[TILE_ROWS])
+INLINE void tile_row_block(const struct tile_product *p, enum interleaved_kind kind,
+                           unsigned group, unsigned n, vf out[TILE_ROWS])
 {
     const size_t n_groups = p->in->n_groups;
     vf acc[TILE_ROWS];
     UNROLL for (unsigned t = 0; t < n; t++)
         acc[t] = vf_zero();
-    for (size_t g = 0; bits == 4 && g < UNPACKED_AHEAD && g < n_groups; g++)
-        unpack_group(p, g, group);
+    for (size_t g = 0; kind != KIND_EIGHT && g < UNPACKED_AHEAD && g < n_groups; g++)
+        unpack_group(p, g, kind, group);
     TILE_GROUP(0, 4, 5, 0);
     TILE_STORE(0);
     for (size_t g = 0; g < n_groups; g++) {
         const bool has_more = g + 1 < n_groups, is_even = g % 2 == 0;
-        if (bits == 4 && g + UNPACKED_AHEAD < n_groups)
-            unpack_group(p, g + UNPACKED_AHEAD, group);
+        if (kind != KIND_EIGHT && g + UNPACKED_AHEAD < n_groups)
+            unpack_group(p, g + UNPACKED_AHEAD, kind, group);
         if (has_more && is_even)
             TILE_GROUP(1, 6, 7, g + 1);
         else if (has_more)
             TILE_GROUP(0, 4, 5, g + 1);
         if (p->is_first)
-            fetch_next(p->in, g, bits, group);
-        fold_group(p, g, n, acc);
+            fetch_next(p->in, g, kind, group);
+        fold_group(p, g, kind, n, acc);
         if (has_more && is_even)
             TILE_STORE(1);
         else if (has_more)
@@ -350,18 +349,23 @@ INLINE void tile_row_block(const struct tile_product *p, unsigned bits, unsigned
     static __attribute__((noinline)) void tile_row_block_##n(const struct tile_product *p,         \
                                                              vf out[TILE_ROWS])                    \
     {                                                                                              \
-        const bool is_wide = p->in->bits == 8;                                                     \
+        const bool is_wide = p->in->kind == KIND_EIGHT;                                            \
         switch (p->in->group) {                                                                    \
         case 32:                                                                                   \
-            is_wide ? tile_row_block(p, 8, 32, n, out) : tile_row_block(p, 4, 32, n, out);         \
+            if (p->in->kind == KIND_FP4)                                                           \
+                tile_row_block(p, KIND_FP4, 32, n, out);                                           \
+            else                                                                                   \
+                is_wide ? tile_row_block(p, KIND_EIGHT, 32, n, out)                                \
+                        : tile_row_block(p, KIND_FOUR, 32, n, out);                                \
             break;                                                                                 \
         case 64:                                                                                   \
-            is_wide ? tile_row_block(p, 8, 64, n, out) : tile_row_block(p, 4, 64, n, out);         \
+            is_wide ? tile_row_block(p, KIND_EIGHT, 64, n, out)                                    \
+                    : tile_row_block(p, KIND_FOUR, 64, n, out);                                    \
             break;                                                                                 \
         default:                                                                                   \
-            assert(p->in->group == MAX_GROUP);                                                    \
-            is_wide ? tile_row_block(p, 8, MAX_GROUP, n, out)                                     \
-                    : tile_row_block(p, 4, MAX_GROUP, n, out);                                    \
+            assert(p->in->group == MAX_GROUP);                                                     \
+            is_wide ? tile_row_block(p, KIND_EIGHT, MAX_GROUP, n, out)                             \
+                    : tile_row_block(p, KIND_FOUR, MAX_GROUP, n, out);                             \
         }                                                                                          \
     }
 TILE_ROW_BLOCK(4)

@@ -80,7 +80,7 @@ static bool panel_codes_of(const struct quant *quant, const struct row_block *bl
 static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to)
 {
     const size_t n_cols = m->w->n_cols;
-    if (!has_whole_codes(m->w->quant) || m->w->quant->bits != 4)
+    if (!has_nibble_order(m->w))
         return NULL;
     for (size_t t = 0; t < m->n; t++) {
         const int8_t *q = m->in.q + kernel_pick(m, t) * n_cols;

@@ -87,14 +87,16 @@ INLINE void put_row_pairs(vc a, vc b, uint8_t *to)
     }
 }
 
-static void interleaved_codes(const uint8_t *from, size_t n_cols, unsigned bits, uint8_t *to)
+static void interleaved_codes(const uint8_t *from, size_t n_cols, enum interleaved_kind kind,
+                              uint8_t *to)
 {
     for (size_t at = 0; at < n_cols; at += 8) {
-        const vc x = vc_load(from + at * bits / 8 * LANES);
-        if (bits == 8)
+        const vc x = vc_load(from + at * KIND_BITS(kind) / 8 * LANES);
+        if (kind == KIND_EIGHT)
             put_row_pairs(x, vc_load(from + (at + 4) * LANES), to + at * LANES);
         else
-            put_row_pairs(vc_low_nibbles(x), vc_high_nibbles(x), to + at * LANES);
+            put_row_pairs(nibbles_of(vc_low_nibbles(x), kind),
+                          nibbles_of(vc_high_nibbles(x), kind), to + at * LANES);
     }
 }
 
@@ -110,7 +112,7 @@ INLINE void put_pair(int8x16_t a, int8x16_t b, int8_t *to)
 static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to)
 {
     const size_t n_cols = m->w->n_cols;
-    const bool is_split = has_whole_codes(m->w->quant) && m->w->quant->bits == 4;
+    const bool is_split = has_nibble_order(m->w);
     for (size_t t = 0; t < m->n; t += 2) {
         const int8_t *a = m->in.q + kernel_pick(m, t) * n_cols;
         const int8_t *b = m->in.q + kernel_pick(m, t + 1 < m->n ? t + 1 : t) * n_cols;

@@ -197,7 +197,7 @@ static float load_kv(const struct kernel_attention *a, const char *rows, size_t 
 
 static void attend(const struct kernel_attention *a)
 {
-    const size_t dim = a->head_dim, n = a->n_positions;
+    const size_t dim = a->head_dim, value_dim = a->value_dim, n = a->n_positions;
     float row[LIMIT_HEAD_DIM];
     for (unsigned h = 0; h < a->n_heads; h++)
         a->max[h] = -INFINITY;
@@ -215,13 +215,13 @@ static void attend(const struct kernel_attention *a)
             score[i] = fmath_exp(score[i] - a->max[h]);
         a->total[h] = sum(score, n);
     }
-    memset(a->out, 0, a->n_heads * dim * sizeof *a->out);
+    memset(a->out, 0, a->n_heads * value_dim * sizeof *a->out);
     for (size_t i = 0; i < n; i++) {
         const float kept = load_kv(a, a->values, i, row);
         for (unsigned h = 0; h < a->n_heads; h++) {
             const float share = a->scratch[h * KERNEL_ATTENTION_BLOCK + i] * kept;
-            for (size_t d = 0; d < dim; d++)
-                a->out[h * dim + d] = fmaf(share, row[d], a->out[h * dim + d]);
+            for (size_t d = 0; d < value_dim; d++)
+                a->out[h * value_dim + d] = fmaf(share, row[d], a->out[h * value_dim + d]);
         }
     }
 }

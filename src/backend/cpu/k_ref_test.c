@@ -311,7 +311,7 @@ static void attend_heads(const struct attention *f, const struct kv_format *form
     const bool is_half = format == &kv_f16;
     ref.attend(&(struct kernel_attention){
         .kv_format = format, .q = f->q + head * Q_STRIDE, .q_stride = Q_STRIDE,
-        .n_heads = n_heads, .head_dim = DIM,
+        .n_heads = n_heads, .head_dim = DIM, .value_dim = DIM,
         .keys = is_half ? (const char *)(f->keys_f16 + first * DIM)
                         : (const char *)(f->keys_f32 + first * DIM),
         .values = is_half ? (const char *)(f->values_f16 + first * DIM)

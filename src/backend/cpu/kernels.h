@@ -79,11 +79,12 @@ struct kernel_attention {
     const float *q; /* head h at h * q_stride, rotated if the format is */
     size_t q_stride;
     unsigned n_heads, head_dim;
-    const char *keys, *values; /* [n_positions] rows */
+    unsigned value_dim;        /* numbers of a value that count: all head_dim if rotated */
+    const char *keys, *values; /* [n_positions] rows of head_dim numbers */
     size_t n_positions;        /* at most KERNEL_ATTENTION_BLOCK */
     float scale;
     float *max, *total; /* [n_heads]: the largest score; the sum of exponentials */
-    float *out;          /* [n_heads, head_dim], rotated if the format is */
+    float *out;          /* [n_heads, value_dim], rotated if the format is */
     float *scratch;      /* [KERNEL_ATTENTION_SCRATCH] */
 };
 

@@ -92,7 +92,7 @@ INLINE void value_tile(const struct kernel_attention *a, enum float_kind kind, s
     UNROLL for (unsigned h = 0; h < n_heads; h++)
         UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++) {
             const size_t at = k * PART_LANES;
-            float *to = a->out + (head + h) * (size_t)a->head_dim + d + at;
+            float *to = a->out + (head + h) * (size_t)a->value_dim + d + at;
             if (n_dims >= at + PART_LANES)
                 vp_store(to, acc[h][k]);
             else if (n_dims > at)
@@ -105,8 +105,8 @@ INLINE void values_of(const struct kernel_attention *a, enum float_kind kind, si
     const size_t step = VALUE_PARTS * PART_LANES;
     for (unsigned head = 0; head < a->n_heads;) {
         const unsigned n = a->n_heads - head >= VALUE_HEADS ? VALUE_HEADS : 1;
-        for (size_t d = 0; d < a->head_dim; d += step) {
-            const size_t dims = a->head_dim - d;
+        for (size_t d = 0; d < a->value_dim; d += step) {
+            const size_t dims = a->value_dim - d;
             if (dims >= step && n == 1)
                 value_tile(a, kind, row_bytes, d, step, head, 1);
             else if (dims >= step)

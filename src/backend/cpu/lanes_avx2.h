@@ -163,6 +163,12 @@ INLINE bool vf_any_greater(vf a, vf b)
 INLINE vi vi_set1(int32_t x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 INLINE vi vi_add(vi a, vi b) { return VI_EACH(_mm256_add_epi32, a, b); }
 INLINE vi vi_sub(vi a, vi b) { return VI_EACH(_mm256_sub_epi32, a, b); }
+/* 16 bytes, each in a lane of its own. */
+INLINE vi vi_load_bytes(const uint8_t *p)
+{
+    return (vi){_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)),
+                _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8)))};
+}
 INLINE vi vi_half(vi a)
 {
     return (vi){_mm256_srai_epi32(a.lo, 1), _mm256_srai_epi32(a.hi, 1)};

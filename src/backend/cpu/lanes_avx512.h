@@ -87,6 +87,11 @@ INLINE bool vf_any_greater(vf a, vf b)
 INLINE vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
 INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+/* 16 bytes, each in a lane of its own. */
+INLINE vi vi_load_bytes(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
 INLINE vi vi_half(vi a) { return _mm512_srai_epi32(a, 1); }
 INLINE vi vi_shift_to_exponent(vi a) { return _mm512_slli_epi32(a, 23); }
 INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }

@@ -28,6 +28,7 @@ struct layout {
     DO(q5_0, LAYOUT(Q5_0, 5, 32, 22, 32, 32, false, false))                                        \
     DO(q5_1, LAYOUT(Q5_1, 5, 32, 24, 32, 32, true, false))                                         \
     DO(mxfp4, LAYOUT(MXFP4, 4, 32, 17, 32, 32, false, false))                                      \
+    DO(fp4, LAYOUT(FP4, 4, 32, 16, 32, 32, false, false))                                          \
     DO(iq4_nl, LAYOUT(IQ4_NL, 4, 32, 18, 32, 32, false, true))                                     \
     DO(iq4_xs, LAYOUT(IQ4_XS, 4, 256, 136, 32, 32, false, true))                                   \
     DO(q2_k, LAYOUT(Q2_K, 2, 256, 84, 128, 16, true, false))                                       \
@@ -45,7 +46,7 @@ struct layout {
 /* True if blocks of 32 columns begin with their scale. */
 INLINE bool has_heads(struct layout l)
 {
-    return l.block == 32;
+    return l.block == 32 && l.codes != QUANT_CODES_FP4;
 }
 
 INLINE void put_unit(struct layout l, struct rows rows, size_t at, size_t unit, struct sink *to)
@@ -57,6 +58,7 @@ INLINE void put_unit(struct layout l, struct rows rows, size_t at, size_t unit, 
     case QUANT_CODES_Q5_0: put_fives(rows, at + 2, to); break;
     case QUANT_CODES_Q5_1: put_fives(rows, at + 4, to); break;
     case QUANT_CODES_MXFP4: put_levels(rows, at + 1, codes_fp4_doubled, to); break;
+    case QUANT_CODES_FP4: put_fp4(rows, at, to); break;
     case QUANT_CODES_IQ4_NL: put_levels(rows, at + 2, codes_iq4_levels, to); break;
     case QUANT_CODES_IQ4_XS: put_levels(rows, at + 8 + 16 * unit, codes_iq4_levels, to); break;
     case QUANT_CODES_Q2_K: put_q2_k(rows, at, unit, to); break;
@@ -104,8 +106,8 @@ struct few {
     bool is_f16;    /* affine scales */
 };
 
-/* Scales and biases of the current groups: of a block, of eight affine groups, or the heads of the
- * next blocks of 32 columns. */
+/* Scales and biases of the current groups: of a block, of eight groups whose scales are apart, or
+ * the heads of the next blocks of 32 columns. */
 struct few_scales {
     float scales[16 * LANES], biases[16 * LANES];
     struct heads heads;
@@ -122,6 +124,9 @@ INLINE void few_scales_at(struct layout l, const struct few *few, size_t column,
                 heads_fetch(&s->heads, few->rows, b, l.bytes);
         if (n > HEADS_AHEAD * l.block)
             heads_fetch(&s->heads, few->rows, column / l.block + HEADS_AHEAD, l.bytes);
+    } else if (l.codes == QUANT_CODES_FP4) {
+        if (g % 8 == 0)
+            byte_scales(few->scales, g, n / l.group < 8 ? n / l.group : 8, s->scales);
     } else if (l.codes == QUANT_CODES_AFFINE) {
         if (g % 8 == 0) {
             const size_t left = n / few->group;
@@ -133,18 +138,24 @@ INLINE void few_scales_at(struct layout l, const struct few *few, size_t column,
     }
 }
 
+/* Groups whose scales are kept. */
+INLINE unsigned kept_groups(struct layout l)
+{
+    return l.codes == QUANT_CODES_AFFINE || l.codes == QUANT_CODES_FP4 ? 8 : l.block / l.group;
+}
+
 INLINE vf few_scale(struct layout l, const struct few_scales *s, size_t g)
 {
     if (has_heads(l))
         return head_scale(&s->heads, g, l.codes == QUANT_CODES_MXFP4);
-    return vf_load(s->scales + g % (l.codes == QUANT_CODES_AFFINE ? 8 : l.block / l.group) * LANES);
+    return vf_load(s->scales + g % kept_groups(l) * LANES);
 }
 
 INLINE vf few_bias(struct layout l, const struct few_scales *s, size_t g)
 {
     if (has_heads(l))
         return head_bias(&s->heads, g);
-    return vf_load(s->biases + g % (l.codes == QUANT_CODES_AFFINE ? 8 : l.block / l.group) * LANES);
+    return vf_load(s->biases + g % kept_groups(l) * LANES);
 }
 
 /* Adds up the dot products of the pieces of a group, from piece i on: 1, or 1, 2 or 4 if affine. */
@@ -275,6 +286,7 @@ static const struct column_functions *column_functions_of(const struct quant *qu
         [QUANT_CODES_Q8_0] = FORMAT_q8_0, [QUANT_CODES_Q4_0] = FORMAT_q4_0,
         [QUANT_CODES_Q4_1] = FORMAT_q4_1, [QUANT_CODES_Q5_0] = FORMAT_q5_0,
         [QUANT_CODES_Q5_1] = FORMAT_q5_1, [QUANT_CODES_MXFP4] = FORMAT_mxfp4,
+        [QUANT_CODES_FP4] = FORMAT_fp4,
         [QUANT_CODES_IQ4_NL] = FORMAT_iq4_nl, [QUANT_CODES_IQ4_XS] = FORMAT_iq4_xs,
         [QUANT_CODES_Q2_K] = FORMAT_q2_k, [QUANT_CODES_Q3_K] = FORMAT_q3_k,
         [QUANT_CODES_Q4_K] = FORMAT_q4_k, [QUANT_CODES_Q5_K] = FORMAT_q5_k,
@@ -288,10 +300,11 @@ static const struct column_functions *column_functions_of(const struct quant *qu
 /* True for formats whose codes come in an order of their own. */
 static bool has_order(const struct quant *quant)
 {
-    return quant->codes == QUANT_CODES_AFFINE && quant->bits != 8;
+    return quant->codes == QUANT_CODES_FP4 ||
+           (quant->codes == QUANT_CODES_AFFINE && quant->bits != 8);
 }
 
-/* scratch: the tokens of affine formats in their order, padded with zeros. */
+/* scratch: the tokens of formats with an order of their own, padded with zeros. */
 static void matmul_few(const struct kernel_matmul *m)
 {
     const struct quant *quant = m->w->quant;
@@ -299,28 +312,29 @@ static void matmul_few(const struct kernel_matmul *m)
     const size_t n_cols = m->w->n_cols, n_groups = n_cols / quant->group;
     const size_t padded = (n_cols + SPAN - 1) / SPAN * SPAN;
     const bool is_affine = quant->codes == QUANT_CODES_AFFINE;
+    const bool is_ordered = is_affine || quant->codes == QUANT_CODES_FP4;
     int8_t *tokens = (int8_t *)m->scratch;
     struct few few = {.n_cols = n_cols, .group = quant->group,
                       .is_f16 = quant->scale == &quant_f16};
     struct row_block block;
-    for (size_t t = 0; is_affine && t < m->n; t++) {
+    for (size_t t = 0; is_ordered && t < m->n; t++) {
         order_columns(quant, m->in.q + kernel_pick(m, t) * n_cols, n_cols, tokens + t * padded);
         memset(tokens + t * padded + n_cols, 0, padded - n_cols);
     }
     for (size_t r = m->begin; r < m->end; r += block.n) {
         row_block_at(m, r, &block);
         few.rows = rows_of(m->w, &block, 0);
-        if (is_affine) {
+        if (is_ordered)
             few.scales = rows_of(m->w, &block, 1);
+        if (is_affine)
             few.biases = rows_of(m->w, &block, 2);
-        }
         for (size_t t = 0, n; t < m->n; t += n) {
             vf out[COLUMN_TOKENS];
             n = m->n - t >= 4 ? 4 : m->n - t >= 2 ? 2 : 1;
             for (unsigned i = 0; i < n; i++) {
                 few.f[i] = fold_inputs_of(m, t + i, n_groups, NULL, NULL);
-                few.q[i] = is_affine ? tokens + (t + i) * padded
-                                     : m->in.q + kernel_pick(m, t + i) * n_cols;
+                few.q[i] = is_ordered ? tokens + (t + i) * padded
+                                      : m->in.q + kernel_pick(m, t + i) * n_cols;
             }
             functions->few(&few, (unsigned)n, out);
             for (unsigned i = 0; i < n; i++)

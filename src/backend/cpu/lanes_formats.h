@@ -109,6 +109,17 @@ INLINE void put_levels(struct rows rows, size_t at, const uint8_t *table,
     }
 }
 
+/* Nibbles in the order of the columns. Codes come in the order of nibbles: see order_nibbles. */
+INLINE void put_fp4(struct rows rows, size_t at, struct sink *to)
+{
+    vi x[4];
+    columns(rows, at, x);
+    UNROLL for (unsigned k = 0; k < 4; k++) {
+        put(to, 8 * k, vi_lookup(codes_fp4_doubled, field(x[k], 0, 15)));
+        put(to, 8 * k + 4, vi_lookup(codes_fp4_doubled, field(x[k], 4, 15)));
+    }
+}
+
 INLINE void put_bytes(struct rows rows, size_t at, struct sink *to)
 {
     UNROLL for (unsigned i = 0; i < 2; i++) {
@@ -341,7 +352,7 @@ INLINE void put_affine(struct rows rows, size_t at, unsigned bits, unsigned colu
     }                                                                                              \
     break
 
-/* Reorders n columns, a multiple of 32, of an affine format. */
+/* Reorders n columns, a multiple of 32, of a format whose codes come in an order of their own. */
 static void order_columns(const struct quant *quant, const int8_t *from, size_t n, int8_t *to)
 {
     switch (quant->bits) {
@@ -436,15 +447,6 @@ static void iq4_xs_scales(struct rows rows, size_t at, float *scales)
     }
 }
 
-/* 2^(e - 128), in two factors because the smallest values are denormal. */
-static inline vf mxfp4_scale(vi e)
-{
-    const vi whole = vi_sub(vi_and(e, vi_set1(255)), vi_set1(128)), half = vi_half(whole);
-    const vi bias = vi_set1(127);
-    return vf_mul(vf_of_bits(vi_shift_to_exponent(vi_add(half, bias))),
-                  vf_of_bits(vi_shift_to_exponent(vi_add(vi_sub(whole, half), bias))));
-}
-
 /* The heads of blocks of 32 columns are loaded with scalar loads well before they are read as
  * vectors. A vector load cannot be forwarded from several narrower stores; it waits until they are
  * done. */
@@ -468,7 +470,7 @@ INLINE void heads_fetch(struct heads *heads, struct rows rows, size_t block, uns
 INLINE vf head_scale(const struct heads *heads, size_t block, bool is_mxfp4)
 {
     const vi x = vi_load((const int32_t *)heads->of[block % (2 * HEADS_AHEAD)]);
-    return is_mxfp4 ? mxfp4_scale(x) : vf_of_halves(x);
+    return is_mxfp4 ? mxfp4_scale(vi_and(x, vi_set1(255))) : vf_of_halves(x);
 }
 
 INLINE vf head_bias(const struct heads *heads, size_t block)
@@ -519,6 +521,17 @@ static void half_scales(struct rows rows, size_t g, size_t n, bool is_f16, float
     }
 }
 
+/* Converts n powers of two of the rows, one byte each, from the g-th on. */
+static void byte_scales(struct rows rows, size_t g, size_t n, float *out)
+{
+    for (const size_t end = g + n; g < end; g++, out += LANES) {
+        uint8_t bytes[LANES];
+        for (unsigned r = 0; r < LANES; r++)
+            bytes[r] = rows.p[r * rows.stride + g];
+        vf_store(out, mxfp4_scale(vi_load_bytes(bytes)));
+    }
+}
+
 /* Scales of one block of 256 columns. */
 static inline void block_scales(enum quant_codes codes, struct rows rows, size_t at, float *scales,
                                 float *biases)
@@ -542,6 +555,8 @@ static void scales_of(const struct weight *w, const struct row_block *block, flo
         const bool is_f16 = quant->scale == &quant_f16;
         half_scales(rows_of(w, block, 1), 0, w->n_cols / quant->group, is_f16, scales);
         half_scales(rows_of(w, block, 2), 0, w->n_cols / quant->group, is_f16, biases);
+    } else if (quant->codes == QUANT_CODES_FP4) {
+        byte_scales(rows_of(w, block, 1), 0, w->n_cols / quant->group, scales);
     } else if (quant->block == 32) {
         head_scales(quant, rows, w->n_cols / 32, scales, biases);
     } else {

@@ -1,4 +1,4 @@
-/* Part of lanes.h: affine weights of four or eight bits whose rows are interleaved (interleave.h).
+/* Part of lanes.h: weights of four or eight bits whose rows are interleaved (interleave.h).
  * A vector in memory is four bytes of each of sixteen rows, so nothing is transposed and the kernel
  * is limited by memory. Several row blocks are processed side by side, each a stream of its own,
  * because a single stream does not reach the full memory bandwidth (docs/BENCHMARKS.md). */
@@ -22,7 +22,22 @@ INLINE vi vi_dot4_of(vi acc, vc codes, vx x, unsigned k, bool is_wide)
 INLINE vc vc_low_nibbles(vc x) { return vi_and(x, vi_set1(0x0f0f0f0f)); }
 INLINE vc vc_high_nibbles(vc x) { return vi_and(vi_srl(x, 4), vi_set1(0x0f0f0f0f)); }
 INLINE vc vc_wide(vc x) { return x; }
+INLINE vc vc_lookup(const uint8_t table[16], vc x) { return vi_lookup(table, x); }
 #endif
+
+/* 2^(e - 128), in two factors because the smallest values are denormal. */
+INLINE vf mxfp4_scale(vi e)
+{
+    const vi whole = vi_sub(e, vi_set1(128)), half = vi_half(whole), bias = vi_set1(127);
+    return vf_mul(vf_of_bits(vi_shift_to_exponent(vi_add(half, bias))),
+                  vf_of_bits(vi_shift_to_exponent(vi_add(vi_sub(whole, half), bias))));
+}
+
+/* How codes are stored: a constant where a function is inlined. FP4 is four bits with a table of
+ * levels. */
+enum interleaved_kind { KIND_FOUR, KIND_EIGHT, KIND_FP4 };
+#define KIND_BITS(kind) ((kind) == KIND_EIGHT ? 8u : 4u)
+#define KIND_SCALE_BYTES(kind) ((kind) == KIND_FP4 ? 1u : 2u)
 
 /* Puts the even columns, the lower nibbles, first among each eight columns of nibble pairs. n is a
  * multiple of 32. */
@@ -52,7 +67,8 @@ struct interleaved {
     const int8_t *q[2];                     /* in the order of the codes */
     struct fold_inputs f[2];                /* scales and biases unused */
     size_t n_groups;
-    unsigned bits, group;
+    unsigned group;
+    enum interleaved_kind kind;
     bool is_f16; /* scales and biases */
 };
 
@@ -61,26 +77,52 @@ INLINE vf halves_at(const uint8_t *p, bool is_f16)
     return is_f16 ? vf_load_f16(p) : vf_load_bf16(p);
 }
 
+/* Scales of group g of a row block. */
+INLINE vf scales_at(const uint8_t *scales, size_t g, enum interleaved_kind kind, bool is_f16)
+{
+    return kind == KIND_FP4 ? mxfp4_scale(vi_load_bytes(scales + g * LANES))
+                            : halves_at(scales + g * 2 * LANES, is_f16);
+}
+
 /* Bytes of a block's codes that are prefetched. */
 #define FETCH_AHEAD 1024
 
+/* Returns the codes that nibbles stand for. */
+INLINE vc nibbles_of(vc x, enum interleaved_kind kind)
+{
+    return kind == KIND_FP4 ? vc_lookup(codes_fp4_doubled, x) : x;
+}
+
 /* Multiplies sixteen columns of one block with one token. Two sums, because a single one would be a
  * dependency chain. */
-INLINE void dots_of_16(const vc *codes, vx x, unsigned bits, vi dots[2])
+INLINE void dots_of_16(const vc *codes, vx x, enum interleaved_kind kind, vi dots[2])
 {
     UNROLL for (unsigned k = 0; k < 4; k++) {
-        const vc c = bits == 8    ? vc_wide(codes[k])
-                     : k % 2 == 0 ? vc_low_nibbles(codes[k / 2])
-                                  : vc_high_nibbles(codes[k / 2]);
-        dots[k % 2] = vi_dot4_of(dots[k % 2], c, x, k, bits == 8);
+        const vc c = kind == KIND_EIGHT ? vc_wide(codes[k])
+                     : k % 2 == 0       ? nibbles_of(vc_low_nibbles(codes[k / 2]), kind)
+                                        : nibbles_of(vc_high_nibbles(codes[k / 2]), kind);
+        dots[k % 2] = vi_dot4_of(dots[k % 2], c, x, k, kind == KIND_EIGHT);
     }
 }
 
-/* Adds group g to the sums. bits, n_blocks and n_tokens are constants where this is inlined. */
-INLINE void interleaved_group(const struct interleaved *in, size_t g, unsigned bits,
+/* Prefetches the scales of group g of the next blocks. */
+INLINE void fetch_scales(const struct interleaved *in, size_t g, unsigned b,
+                         enum interleaved_kind kind)
+{
+    const unsigned bytes = KIND_SCALE_BYTES(kind) * LANES;
+    const size_t at = b * in->next.scales_step + g * bytes;
+    if (g % (64 / bytes) != 0) /* a line is two groups, or four */
+        return;
+    __builtin_prefetch(in->next.scales + at, 0, 2);
+    if (kind != KIND_FP4)
+        __builtin_prefetch(in->next.biases + at, 0, 2);
+}
+
+/* Adds group g to the sums. kind, n_blocks and n_tokens are constants where this is inlined. */
+INLINE void interleaved_group(const struct interleaved *in, size_t g, enum interleaved_kind kind,
                               unsigned n_blocks, unsigned n_tokens, vf acc[INTERLEAVED_BLOCKS][2])
 {
-    const unsigned group = in->group;
+    const unsigned group = in->group, bits = KIND_BITS(kind);
     const size_t at_group = g * group * bits * 2, at_ahead = at_group + FETCH_AHEAD;
     const bool is_next = at_ahead >= in->codes_step;
     const uint8_t *ahead = is_next ? in->next.codes + (at_ahead - in->codes_step)
@@ -102,38 +144,38 @@ INLINE void interleaved_group(const struct interleaved *in, size_t g, unsigned b
                 codes[k] = vc_load(at + 64 * k);
             }
             UNROLL for (unsigned t = 0; t < n_tokens; t++)
-                dots_of_16(codes, x[t], bits, dots[b][t]);
+                dots_of_16(codes, x[t], kind, dots[b][t]);
         }
     }
     UNROLL for (unsigned b = 0; b < n_blocks; b++) {
-        const size_t at = b * in->scales_step + g * 2 * LANES;
-        if (g % 2 == 0) { /* a line is two groups */
-            const size_t at_next = b * in->next.scales_step + g * 2 * LANES;
-            __builtin_prefetch(in->next.scales + at_next, 0, 2);
-            __builtin_prefetch(in->next.biases + at_next, 0, 2);
-        }
-        const vf scale = halves_at(in->scales + at, in->is_f16);
-        const vf bias = halves_at(in->biases + at, in->is_f16);
+        const size_t at = b * in->scales_step;
+        fetch_scales(in, g, b, kind);
+        const vf scale = scales_at(in->scales + at, g, kind, in->is_f16);
+        const vf bias = kind == KIND_FP4 ? vf_zero()
+                                         : scales_at(in->biases + at, g, kind, in->is_f16);
         UNROLL for (unsigned t = 0; t < n_tokens; t++) {
             const struct fold_inputs *f = &in->f[t];
             vi sum = vi_add(dots[b][t][0], dots[b][t][1]);
-            if (bits == 8 && WIDE_CODES_SHIFT != 0)
+            if (kind == KIND_EIGHT && WIDE_CODES_SHIFT != 0)
                 sum = vi_add(sum, vi_set1(WIDE_CODES_SHIFT * f->x_sum[g]));
+            if (kind == KIND_FP4)
+                sum = vi_sub(sum, vi_set1(CODES_MXFP4_ZERO * f->x_sum[g]));
             acc[b][t] = vf_fma(vf_mul(scale, vf_set1(f->x_scale[g])), vf_of_vi(sum), acc[b][t]);
-            acc[b][t] = vf_fma(bias, vf_set1(f->x_offset[g]), acc[b][t]);
+            if (kind != KIND_FP4)
+                acc[b][t] = vf_fma(bias, vf_set1(f->x_offset[g]), acc[b][t]);
         }
     }
 }
 
-INLINE void interleaved_run(const struct interleaved *in, unsigned bits, unsigned n_blocks,
-                            unsigned n_tokens, vf out[INTERLEAVED_BLOCKS][2])
+INLINE void interleaved_run(const struct interleaved *in, enum interleaved_kind kind,
+                            unsigned n_blocks, unsigned n_tokens, vf out[INTERLEAVED_BLOCKS][2])
 {
     vf acc[INTERLEAVED_BLOCKS][2];
     UNROLL for (unsigned b = 0; b < n_blocks; b++)
         UNROLL for (unsigned t = 0; t < n_tokens; t++)
             acc[b][t] = vf_zero();
     for (size_t g = 0; g < in->n_groups; g++)
-        interleaved_group(in, g, bits, n_blocks, n_tokens, acc);
+        interleaved_group(in, g, kind, n_blocks, n_tokens, acc);
     UNROLL for (unsigned b = 0; b < n_blocks; b++)
         UNROLL for (unsigned t = 0; t < n_tokens; t++)
             out[b][t] = acc[b][t];
@@ -143,10 +185,12 @@ INLINE void interleaved_run(const struct interleaved *in, unsigned bits, unsigne
     static __attribute__((noinline)) void name(const struct interleaved *in,                       \
                                                vf out[INTERLEAVED_BLOCKS][2])                      \
     {                                                                                              \
-        if (in->bits == 4)                                                                         \
-            interleaved_run(in, 4, n_blocks, n_tokens, out);                                       \
+        if (in->kind == KIND_FOUR)                                                                 \
+            interleaved_run(in, KIND_FOUR, n_blocks, n_tokens, out);                               \
+        else if (in->kind == KIND_FP4)                                                             \
+            interleaved_run(in, KIND_FP4, n_blocks, n_tokens, out);                                \
         else                                                                                       \
-            interleaved_run(in, 8, n_blocks, n_tokens, out);                                       \
+            interleaved_run(in, KIND_EIGHT, n_blocks, n_tokens, out);                              \
     }
 INTERLEAVED(interleaved_one, 1, 1)
 INTERLEAVED(interleaved_two, 1, 2)
@@ -161,10 +205,13 @@ INTERLEAVED(interleaved_many_two, INTERLEAVED_BLOCKS, 2)
 static struct interleaved interleaved_of(const struct weight *w)
 {
     const size_t n_groups = w->n_cols / w->quant->group;
+    const enum interleaved_kind kind = w->quant->codes == QUANT_CODES_FP4 ? KIND_FP4
+                                       : w->quant->bits == 8              ? KIND_EIGHT
+                                                                          : KIND_FOUR;
     return (struct interleaved){.codes = w->parts[0], .scales = w->parts[1], .biases = w->parts[2],
                                 .codes_step = w->n_cols * w->quant->bits / 8 * LANES,
-                                .scales_step = n_groups * 2 * LANES, .n_groups = n_groups,
-                                .bits = w->quant->bits, .group = w->quant->group,
+                                .scales_step = n_groups * KIND_SCALE_BYTES(kind) * LANES,
+                                .n_groups = n_groups, .kind = kind, .group = w->quant->group,
                                 .is_f16 = w->quant->scale == &quant_f16};
 }
 
@@ -172,7 +219,8 @@ static void interleaved_move(struct interleaved *in, size_t n_blocks)
 {
     in->codes += n_blocks * in->codes_step;
     in->scales += n_blocks * in->scales_step;
-    in->biases += n_blocks * in->scales_step;
+    if (in->kind != KIND_FP4)
+        in->biases += n_blocks * in->scales_step;
 }
 
 /* Finds the blocks after the next n. They may belong to another matrix. */
@@ -203,7 +251,7 @@ static void matmul_interleaved(const struct kernel_matmul *m)
         int8_t *ordered = (int8_t *)m->scratch + t * n_cols;
         in.f[t] = fold_inputs_of(m, t, in.n_groups, NULL, NULL);
         in.q[t] = m->in.q + kernel_pick(m, t) * n_cols;
-        if (in.bits == 4) {
+        if (in.kind != KIND_EIGHT) {
             order_nibbles(in.q[t], n_cols, ordered);
             in.q[t] = ordered;
         }
@@ -226,16 +274,18 @@ static void matmul_interleaved(const struct kernel_matmul *m)
 
 /* Fills in the codes of one block, with the columns in the order of nibbles. */
 #ifdef LEVEL_HAS_INTERLEAVED_CODES
-static void interleaved_codes(const uint8_t *from, size_t n_cols, unsigned bits, uint8_t *to);
+static void interleaved_codes(const uint8_t *from, size_t n_cols, enum interleaved_kind kind,
+                              uint8_t *to);
 #else
-static void interleaved_codes(const uint8_t *from, size_t n_cols, unsigned bits, uint8_t *to)
+static void interleaved_codes(const uint8_t *from, size_t n_cols, enum interleaved_kind kind,
+                              uint8_t *to)
 {
-    for (size_t at = 0; bits == 8 && at < n_cols; at += 4)
+    for (size_t at = 0; kind == KIND_EIGHT && at < n_cols; at += 4)
         vc_store(to + at * LANES, vc_wide(vc_load(from + at * LANES)));
-    for (size_t at = 0; bits == 4 && at < n_cols; at += 8) {
+    for (size_t at = 0; kind != KIND_EIGHT && at < n_cols; at += 8) {
         const vc x = vc_load(from + at / 2 * LANES);
-        vc_store(to + at * LANES, vc_low_nibbles(x));
-        vc_store(to + (at + 4) * LANES, vc_high_nibbles(x));
+        vc_store(to + at * LANES, nibbles_of(vc_low_nibbles(x), kind));
+        vc_store(to + (at + 4) * LANES, nibbles_of(vc_high_nibbles(x), kind));
     }
 }
 #endif
@@ -246,10 +296,11 @@ static void interleaved_fill(const struct weight *w, size_t first, uint8_t *code
 {
     struct interleaved in = interleaved_of(w);
     interleaved_move(&in, first / LANES);
-    interleaved_codes(in.codes, w->n_cols, in.bits, codes);
+    interleaved_codes(in.codes, w->n_cols, in.kind, codes);
     for (size_t g = 0; g < in.n_groups; g++) {
-        vf_store(scales + g * LANES, halves_at(in.scales + g * 2 * LANES, in.is_f16));
-        vf_store(biases + g * LANES, halves_at(in.biases + g * 2 * LANES, in.is_f16));
+        vf_store(scales + g * LANES, scales_at(in.scales, g, in.kind, in.is_f16));
+        if (in.kind != KIND_FP4)
+            vf_store(biases + g * LANES, scales_at(in.biases, g, in.kind, in.is_f16));
     }
 }
 

@@ -235,6 +235,16 @@ INLINE vi vi_max(vi a, vi b) { return NEON_2(vi, vmaxq_s32, a, b); }
 INLINE int32x4_t neon_half(int32x4_t a) { return vshrq_n_s32(a, 1); }
 INLINE int32x4_t neon_to_exponent(int32x4_t a) { return vshlq_n_s32(a, 23); }
 INLINE int32x4_t neon_magnitude(float32x4_t x) { return vreinterpretq_s32_f32(vabsq_f32(x)); }
+/* 16 bytes, each in a lane of its own. */
+INLINE vi vi_load_bytes(const uint8_t *p)
+{
+    const uint8x16_t x = vld1q_u8(p);
+    const uint16x8_t low = vmovl_u8(vget_low_u8(x)), high = vmovl_u8(vget_high_u8(x));
+    return (vi){{vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))),
+                 vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(low))),
+                 vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))),
+                 vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(high)))}};
+}
 INLINE vi vi_half(vi a) { return NEON_1(vi, neon_half, a); }
 INLINE vi vi_shift_to_exponent(vi a) { return NEON_1(vi, neon_to_exponent, a); }
 INLINE vi vi_magnitude_bits(vf x) { return NEON_1(vi, neon_magnitude, x); }
@@ -415,6 +425,14 @@ INLINE vc vc_wide(vc x)
 {
     return (vc){{neon_codes(x.p[0], true), neon_codes(x.p[1], true), neon_codes(x.p[2], true),
                  neon_codes(x.p[3], true)}};
+}
+
+/* Byte by byte, table[x]; the bytes of x are below 16. */
+INLINE vc vc_lookup(const uint8_t table[16], vc x)
+{
+    const uint8x16_t all = vld1q_u8(table);
+    return (vc){{vqtbl1q_u8(all, x.p[0]), vqtbl1q_u8(all, x.p[1]), vqtbl1q_u8(all, x.p[2]),
+                 vqtbl1q_u8(all, x.p[3])}};
 }
 
 /* Hides the contents of a vc or vi from the compiler. */

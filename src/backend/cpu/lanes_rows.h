@@ -8,7 +8,7 @@
 /* Sixteen rows from `first` on. After the end of the caller's rows the last one is repeated. */
 struct row_block {
     const uint8_t *codes[LANES]; /* part 0 of each row */
-    const uint8_t *scales[LANES], *biases[LANES]; /* affine only */
+    const uint8_t *scales[LANES], *biases[LANES]; /* of formats that have them apart */
     size_t first, n;
     size_t lane; /* of row `first`: always 0 */
 };
@@ -31,6 +31,13 @@ static void row_block_at(const struct kernel_matmul *m, size_t first, struct row
 static inline bool has_whole_codes(const struct quant *quant)
 {
     return quant->codes == QUANT_CODES_AFFINE && (quant->bits == 4 || quant->bits == 8);
+}
+
+/* True if a panel's codes, and so its tokens, are in the order of nibbles: those of `w`. */
+static inline bool has_nibble_order(const struct weight *w)
+{
+    return (has_whole_codes(w->quant) && w->quant->bits == 4) ||
+           (w->quant->codes == QUANT_CODES_FP4 && w->is_interleaved);
 }
 
 /* One value of each row for each group: out[g * 16 + row]. */
@@ -83,6 +90,13 @@ static void unpack_chunk(const struct quant *quant, const struct row_block *bloc
     case QUANT_CODES_Q4_K: UNPACK_BLOCKS(q4_k, 256, 144, 32);
     case QUANT_CODES_Q5_K: UNPACK_BLOCKS(q5_k, 256, 176, 32);
     case QUANT_CODES_Q6_K: UNPACK_BLOCKS(q6_k, 256, 210, 16);
+    case QUANT_CODES_FP4:
+        for (unsigned r = 0; r < LANES; r++) {
+            codes_fp4(block->codes[r] + begin / 2, codes + r * CHUNK, end - begin);
+            for (size_t g = begin / 32; g < end / 32; g++)
+                scales[(g - begin / 32) * LANES + r] = codes_mxfp4_scale(block->scales[r][g]);
+        }
+        break;
     case QUANT_CODES_AFFINE: /* scales and biases: transpose_halves */
         for (unsigned r = 0; r < LANES; r++)
             codes_affine(block->codes[r] + begin * quant->bits / 8, quant->bits, codes + r * CHUNK,

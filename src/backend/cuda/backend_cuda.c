@@ -40,8 +40,15 @@ static void cuda_norm_rope(struct backend *be, const struct backend_heads *heads
     CUDA_LAUNCH(cuda_of(be), norm_rope, n, heads->n_heads, 64,
                 {.x = heads->x, .row_stride = heads->row_stride,
                  .head_stride = heads->head_stride, .head_dim = heads->head_dim,
-                 .rotary_dim = heads->rotary_dim, .norm = heads->norm, .eps = heads->eps,
-                 .rope = heads->rope});
+                 .rotary_dim = heads->rotary_dim, .turns_neighbours = heads->turns_neighbours,
+                 .norm = heads->norm, .eps = heads->eps, .rope = heads->rope});
+}
+
+static void cuda_copy_heads(struct backend *be, const struct backend_head_copy *args, size_t n)
+{
+    CUDA_LAUNCH(cuda_of(be), copy_heads, n * args->n_heads, cuda_over(args->dim, 256), 256,
+                {.from = args->from, .to = args->to, .from_stride = args->from_stride,
+                 .to_stride = args->to_stride, .dim = args->dim});
 }
 
 static void cuda_expert_sum(struct backend *be, const float *parts, const float *weights, size_t n,
@@ -105,7 +112,8 @@ static void carve_quantized(struct carver *c, struct cuda_quantized *q, size_t g
 static size_t list_bytes(const struct backend_options *o)
 {
     const size_t ffn = o->max_ffn_rows * (3 * sizeof(struct gpu_product) + 2ul * MEM_CACHE_LINE);
-    const size_t matmul = CUDA_MAX_PRODUCTS * sizeof(struct gpu_product);
+    const size_t matmul = CUDA_MAX_PRODUCTS * sizeof(struct gpu_product) +
+                          o->n_heads * sizeof(struct gpu_product) + MEM_CACHE_LINE;
     const size_t rows = o->max_rows * (sizeof(struct backend_segment) + sizeof(uint32_t)) +
                         LIMIT_HEAD_DIM * sizeof(float) + LIMIT_EXPERTS;
     return mem_round_up(ffn + matmul + rows, MEM_PAGE);
@@ -114,7 +122,7 @@ static size_t list_bytes(const struct backend_options *o)
 static void carve_all(struct carver *c, struct backend_cuda *cuda, const struct backend_options *o)
 {
     static const size_t groups[CUDA_GROUP_SIZES] = {16, 32, 64, 128};
-    const uint64_t n_input = (uint64_t)o->max_rows * o->max_cols;
+    const uint64_t n_input = cuda_input_floats(o);
     const uint64_t n_hidden = o->max_ffn_rows * mem_round_up(o->max_intermediate, CUDA_MAX_GROUP);
     for (unsigned i = 0; i < CUDA_GROUP_SIZES; i++)
         carve_quantized(c, &cuda->input[i], groups[i], n_input);
@@ -134,14 +142,29 @@ uint64_t backend_cuda_scratch_bytes(const struct backend_options *options)
     return c.bytes;
 }
 
+/* Lists and commands, and what the device keeps of them: two copies of the longest lists, some
+ * shorter ones, and the commands that come again; and a piece of the usual size (cuda_memory.c). */
+#define DEVICE_HOST_BYTES (24ull << 20)
+
+uint64_t backend_cuda_host_bytes(const struct backend_options *options)
+{
+    return cuda_queue_host_bytes(list_bytes(options)) +
+           2 * cuda_queue_list_bytes(list_bytes(options)) + DEVICE_HOST_BYTES;
+}
+
 static void cuda_close(struct backend *be)
 {
     struct backend_cuda *cuda = cuda_of(be);
-    cuda->device->ops->free(cuda->device, cuda->block);
-    cuda->device->ops->close(cuda->device);
+    memory_free(&cuda->memory.base, cuda->block);
     cuda_memory_clear(&cuda->memory);
+    cuda->device->ops->close(cuda->device);
     cuda_queue_close(&cuda->queue);
     mem_free(cuda);
+}
+
+struct gpu_device *backend_cuda_device(struct backend *be)
+{
+    return cuda_of(be)->device;
 }
 
 static const char *cuda_failure(struct backend *be)
@@ -157,9 +180,12 @@ static const struct backend_ops cuda_ops = {
     .input = cuda_input,
     .matmul = cuda_matmul,
     .ffn = cuda_ffn,
+    .ffn_routed = cuda_ffn_routed,
     .rms_norm = cuda_rms_norm,
     .rope_table = cuda_rope_table,
     .norm_rope = cuda_norm_rope,
+    .head_products = cuda_head_products,
+    .copy_heads = cuda_copy_heads,
     .attention = cuda_attention,
     .delta_net = cuda_delta_net,
     .route = cuda_route,

@@ -13,8 +13,10 @@ extern "C" {
  * FM_ERR_NOMEM, and with FM_ERR_ARG for a model whose heads are too large for the kernels. */
 int backend_cuda_open_on(struct gpu_device *device, const struct backend_options *options,
                          struct backend **out, struct fm_error *err);
-/* Returns the bytes of the GPU's memory that it takes for its scratch. */
+struct gpu_device *backend_cuda_device(struct backend *be); /* still the backend's */
+/* Returns the bytes of the GPU's memory that it takes for its scratch, and those of the host's. */
 uint64_t backend_cuda_scratch_bytes(const struct backend_options *options);
+uint64_t backend_cuda_host_bytes(const struct backend_options *options);
 
 #ifdef __cplusplus
 }

@@ -68,7 +68,17 @@ void cuda_embed(struct backend *be, const struct weight *w, const int32_t *token
                 float *x);
 void cuda_input(struct backend *be, const float *x, size_t n, size_t n_cols);
 void cuda_matmul(struct backend *be, const struct backend_product *products, size_t n);
+/* Numbers of all input rows: those of any weight, and all heads of a token. */
+static inline uint64_t cuda_input_floats(const struct backend_options *o)
+{
+    const uint64_t rows = (uint64_t)o->max_rows * o->max_cols;
+    const uint64_t heads = (uint64_t)o->n_heads * o->head_dim;
+    return rows > heads ? rows : heads;
+}
+
+void cuda_head_products(struct backend *be, const struct backend_head_products *args, size_t n);
 void cuda_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks);
+void cuda_ffn_routed(struct backend *be, const struct backend_routed *args);
 
 /* cuda_mix.c */
 /* Returns the floats for results of blocks of attention: those of one row at least, and of as many

@@ -249,8 +249,9 @@ static struct finished finished_by(struct gpu_command *c)
         struct gpu_merge_args *m = args;
         const struct gpu_attention *a = &m->a;
         return (struct finished){
-            a->out + (size_t)a->first_row * a->n_heads * a->head_dim,
-            (uint64_t)c->launch.n_blocks_y * a->n_heads * a->head_dim, a->head_dim, &m->rounding};
+            a->out + (size_t)a->first_row * a->n_heads * a->value_dim,
+            (uint64_t)c->launch.n_blocks_y * a->n_heads * a->value_dim, a->value_dim,
+            &m->rounding};
     }
     return (struct finished){0};
 }
@@ -265,11 +266,64 @@ static size_t fuse_rounding(struct gpu_command *commands, size_t n)
     return 2;
 }
 
+/* ---- heads of attention ---------------------------------------------------------------------- */
+
+_Static_assert(sizeof(struct gpu_place_heads_args) <= GPU_MAX_ARGS, "a command holds it");
+
+/* Whether a norm_rope works on exactly these heads of all rows. */
+static bool places(const struct gpu_command *c, const float *x, uint64_t row_stride,
+                   uint64_t head_stride, uint32_t n_heads, uint32_t head_dim)
+{
+    const struct gpu_norm_rope_args *h = ARGS_OF(c, norm_rope);
+    return c->launch.kernel == GPU_KERNEL_norm_rope && h->x == x && h->row_stride == row_stride &&
+           h->head_stride == head_stride && h->head_dim == head_dim &&
+           c->launch.n_blocks_y == n_heads;
+}
+
+/* Whether no block of the joined kernel writes what another one reads. */
+static bool are_apart(const struct gpu_place_heads_args *p, uint64_t n_rows)
+{
+    const struct gpu_attention *a = &p->a;
+    const uint64_t kv = n_rows * a->n_kv_heads * a->head_dim * sizeof(float);
+    const uint64_t rope = n_rows * p->q.rotary_dim * sizeof(float);
+    const struct range q = {a->q, n_rows * a->q_row_stride * sizeof(float)}, k = {a->k, kv};
+    const struct range reads[] = {{a->v, kv}, {p->q.rope, rope}, {p->k.rope, rope}};
+    bool is_apart = !overlap(q, k);
+    for (size_t i = 0; i < sizeof reads / sizeof *reads; i++)
+        is_apart = is_apart && !overlap(q, reads[i]) && !overlap(k, reads[i]);
+    return is_apart;
+}
+
+/* Joins norm_rope of queries and keys with the store of keys and values. */
+static size_t fuse_heads(struct gpu_command *commands, size_t n)
+{
+    if (n < 3 || commands[2].launch.kernel != GPU_KERNEL_store_kv)
+        return 1;
+    const struct gpu_attention *a = &ARGS_OF(&commands[2], store_kv)->a;
+    const uint32_t n_rows = commands[2].launch.n_blocks_y, dim = a->head_dim;
+    if (!places(&commands[0], a->q, a->q_row_stride, a->q_head_stride, a->n_heads, dim) ||
+        !places(&commands[1], a->k, (uint64_t)a->n_kv_heads * dim, dim, a->n_kv_heads, dim) ||
+        commands[0].launch.n_blocks_x != n_rows || commands[1].launch.n_blocks_x != n_rows ||
+        a->first_row != 0)
+        return 1;
+    const struct gpu_place_heads_args args = {*ARGS_OF(&commands[0], norm_rope),
+                                              *ARGS_OF(&commands[1], norm_rope), *a};
+    if (!are_apart(&args, n_rows))
+        return 1;
+    commands[0].launch = (struct gpu_launch){GPU_KERNEL_place_heads, a->n_heads + a->n_kv_heads,
+                                             n_rows, 128, 0};
+    commands[0].args_bytes = sizeof args;
+    memcpy(commands[0].args, &args, sizeof args);
+    return 3;
+}
+
 size_t cuda_fuse(struct gpu_command *commands, size_t n)
 {
     size_t kept = 0, used;
     for (size_t i = 0; i < n; i += used, kept++) {
         used = fuse_rounding(commands + i, n - i);
+        if (used == 1)
+            used = fuse_heads(commands + i, n - i);
         if (used == 1)
             used = fuse_rows(commands + i, n - i);
         if (kept != i)

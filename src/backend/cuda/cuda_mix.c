@@ -73,12 +73,14 @@ void cuda_attention(struct backend *be, const struct backend_attention *args)
     struct gpu_attention a = {
         .kv = gpu_kv_format_of(args->kv_format), .n_heads = args->n_heads,
         .n_kv_heads = args->n_kv_heads, .head_dim = args->head_dim,
+        .value_dim = args->value_dim,
         .block_positions = args->block_positions, .block_bytes = args->block_bytes,
         .segments = cuda_queue_put(&cuda->queue, args->segments,
                                    args->n_segments * sizeof *args->segments),
         .n_segments = (uint32_t)args->n_segments, .q = args->q, .gate = args->gate,
         .q_row_stride = args->q_row_stride, .q_head_stride = args->q_head_stride, .k = args->k,
-        .v = args->v, .scale = args->scale, .window = args->window, .sinks = args->sinks,
+        .v = args->v, .keys_have_values = args->v == NULL, .scale = args->scale,
+        .window = args->window, .sinks = args->sinks,
         .out = args->out, .n_blocks = n_blocks};
     CUDA_LAUNCH(cuda, store_kv, args->n_kv_heads, n_rows, 128, {a});
     for (uint32_t row = 0; row < n_rows; row += (uint32_t)fit) {
@@ -88,7 +90,8 @@ void cuda_attention(struct backend *be, const struct backend_attention *args)
         a.block_total = a.block_max + n * heads;
         a.block_out = a.block_total + n * heads;
         const uint32_t n_parts = head_parts(args, n, n_blocks);
-        CUDA_LAUNCH(cuda, attend, n_parts * args->n_kv_heads * n_blocks, n, 256, {a, n_parts});
+        CUDA_LAUNCH(cuda, attend, n_parts * args->n_kv_heads * n_blocks, n, GPU_ATTEND_THREADS,
+                    {a, n_parts});
         CUDA_LAUNCH(cuda, merge, args->n_heads, n, 128, {.a = a});
     }
 }

@@ -9,12 +9,21 @@
 /* Commands of one submission: a token of a model with a hundred layers. */
 #define MAX_COMMANDS 4096
 
+/* The GPU begins with a token when so many commands are there, those of a few layers. Each further
+ * submission of the token has twice as many as the one before, so there are few of them. */
+#define FIRST_COMMANDS 64
+
 /* Room for the lists of a token beside those of the longest operation. */
 #define TOKEN_LIST_BYTES (2u << 20)
 
 size_t cuda_queue_list_bytes(size_t operation_bytes)
 {
     return mem_round_up(operation_bytes, MEM_PAGE) + TOKEN_LIST_BYTES;
+}
+
+uint64_t cuda_queue_host_bytes(size_t operation_bytes)
+{
+    return cuda_queue_list_bytes(operation_bytes) + MAX_COMMANDS * sizeof(struct gpu_command);
 }
 
 int cuda_queue_open(struct cuda_queue *q, char *lists, size_t operation_bytes,
@@ -24,6 +33,7 @@ int cuda_queue_open(struct cuda_queue *q, char *lists, size_t operation_bytes,
     q->operation_bytes = operation_bytes;
     q->list_bytes = cuda_queue_list_bytes(operation_bytes);
     q->capacity = MAX_COMMANDS;
+    q->enough = FIRST_COMMANDS;
     q->commands = mem_new(q->capacity, sizeof *q->commands, "commands for the GPU", err);
     q->host_lists = mem_new_aligned(MEM_CACHE_LINE, q->list_bytes, "lists for the GPU", err);
     return q->commands == NULL || q->host_lists == NULL ? FM_ERR_NOMEM : 0;
@@ -40,6 +50,10 @@ void cuda_queue_close(struct cuda_queue *q)
 
 void cuda_queue_begin(struct cuda_queue *q)
 {
+    if (q->n >= q->enough) {
+        cuda_queue_submit(q);
+        q->enough *= 2;
+    }
     if (q->operation_bytes > q->list_bytes - q->list_used)
         cuda_queue_submit(q);
 }
@@ -91,6 +105,12 @@ void cuda_queue_submit(struct cuda_queue *q)
 {
     submit_commands(q);
     q->list_used = 0;
+}
+
+static void note_finished(struct cuda_queue *q)
+{
+    q->n_finished = q->n_submitted;
+    q->enough = FIRST_COMMANDS;
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
@@ -146,11 +166,25 @@ void cuda_queue_clear(struct cuda_queue *q, void *at, uint64_t bytes)
     q->n_submitted++;
 }
 
+void cuda_queue_upload(struct cuda_queue *q, void *to, const void *from, uint64_t bytes)
+{
+    cuda_queue_submit(q);
+    q->device->ops->upload(q->device, to, from, bytes);
+    q->n_submitted++;
+}
+
+void cuda_queue_download(struct cuda_queue *q, void *to, const void *from, uint64_t bytes)
+{
+    cuda_queue_submit(q);
+    q->device->ops->download(q->device, to, from, bytes);
+    q->n_submitted++;
+}
+
 void cuda_queue_fetch(struct cuda_queue *q, void *to, const void *from, uint64_t bytes)
 {
     cuda_queue_submit(q);
     q->device->ops->fetch(q->device, to, from, bytes);
-    q->n_finished = q->n_submitted;
+    note_finished(q);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -168,5 +202,5 @@ void cuda_queue_wait(struct cuda_queue *q, uint64_t fence)
     if (fence > q->n_submitted)
         cuda_queue_submit(q);
     q->device->ops->finish(q->device);
-    q->n_finished = q->n_submitted;
+    note_finished(q);
 }

@@ -1,7 +1,8 @@
 /* What the CUDA backend has asked for and not submitted yet. Operations append commands and the
- * lists that their kernels read; the whole is submitted when the host waits for a result or when a
- * buffer is full. The device can keep a submission and repeat it as a graph: the same operations
- * give the same commands, and lists at the same addresses. */
+ * lists that their kernels read. They are submitted when the host waits for a result, when a buffer
+ * is full, and in between so often that the GPU has work while the host prepares more. The device
+ * can keep a submission and repeat it as a graph: the same operations give the same submissions,
+ * with lists at the same addresses. */
 #ifndef FLASHMOE_BACKEND_CUDA_CUDA_QUEUE_H
 #define FLASHMOE_BACKEND_CUDA_CUDA_QUEUE_H
 
@@ -16,6 +17,7 @@ struct cuda_queue {
     struct gpu_device *device;
     struct gpu_command *commands;
     size_t n, capacity;
+    size_t enough; /* commands that are worth a submission before the host waits */
     char *host_lists, *lists; /* the host's, and the GPU's, which the backend owns */
     size_t list_used, list_bytes, operation_bytes; /* the last: the longest lists of an operation */
     uint64_t n_submitted, n_finished;
@@ -23,6 +25,8 @@ struct cuda_queue {
 
 /* Returns the bytes of the GPU's memory for lists. */
 size_t cuda_queue_list_bytes(size_t operation_bytes);
+/* Returns the bytes of the host's memory that a queue takes. */
+uint64_t cuda_queue_host_bytes(size_t operation_bytes);
 /* `lists` are so many bytes of the GPU's memory, which the caller owns. */
 int cuda_queue_open(struct cuda_queue *q, char *lists, size_t operation_bytes,
                     struct fm_error *err);
@@ -41,6 +45,10 @@ void cuda_queue_submit(struct cuda_queue *q);
 /* The pieces may overlap. */
 void cuda_queue_copy(struct cuda_queue *q, void *to, const void *from, uint64_t bytes);
 void cuda_queue_clear(struct cuda_queue *q, void *at, uint64_t bytes);
+/* Copies whole words from the host. */
+void cuda_queue_upload(struct cuda_queue *q, void *to, const void *from, uint64_t bytes);
+/* Copies to the host, which has the bytes when the queue has passed. */
+void cuda_queue_download(struct cuda_queue *q, void *to, const void *from, uint64_t bytes);
 /* Copies to the host after all that was added. */
 void cuda_queue_fetch(struct cuda_queue *q, void *to, const void *from, uint64_t bytes);
 

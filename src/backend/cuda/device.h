@@ -63,8 +63,22 @@ struct gpu_device_ops {
     void (*fill)(struct gpu_device *d, void *to, const void *from, uint64_t bytes);
     /* Waits for all that is queued. */
     void (*finish)(struct gpu_device *d);
+    /* From the host's memory, in the queue. Addresses and bytes are multiples of 4. */
+    void (*upload)(struct gpu_device *d, void *to, const void *from, uint64_t bytes);
+    /* To the host's memory, in the queue. */
+    void (*download)(struct gpu_device *d, void *to, const void *from, uint64_t bytes);
 
-    /* Returns memory of the host from which fill is fast, or NULL. Any thread. */
+    /* Transfers between the two memories run beside the queue, one after the other: base/link.h. */
+    uint64_t (*mark)(struct gpu_device *d);
+    void (*transfer)(struct gpu_device *d, void *to, const void *from, uint64_t bytes,
+                     uint64_t mark);
+    void (*join)(struct gpu_device *d);
+    void (*settle)(struct gpu_device *d);
+    /* Locks whole pages of the host's memory, so that transfers of them are fast and need no
+     * processor. Returns false when the system refuses; transfers work all the same. */
+    bool (*pin)(struct gpu_device *d, void *at, uint64_t bytes);
+    void (*unpin)(struct gpu_device *d, void *at, uint64_t bytes);
+    /* Returns pages of the host with which fill and fetch are fast, or NULL. Any thread. */
     void *(*host_make)(struct gpu_device *d, uint64_t bytes);
     void (*host_free)(struct gpu_device *d, void *at); /* accepts NULL */
 

@@ -13,13 +13,19 @@
 /* The oldest architecture that the kernels are compiled for. */
 #define MIN_MAJOR 8
 
-/* Lists wait in pinned memory until the GPU has copied them. */
-#define N_STAGES 4
+/* What is sent to the GPU waits in pinned memory until it has copied it. What is large waits in one
+ * of a few stages, because stages keep their memory. */
+#define N_STAGES 16
+#define N_LARGE_STAGES 2
+#define LARGE_BYTES (256u << 10)
 
 /* A batch that comes again is kept as a graph: its kernels then start without the host. */
 #define N_GRAPHS 512
 #define N_SEEN 4096 /* fingerprints of batches that came once */
 #define MIN_GRAPH_COMMANDS 4
+
+/* Marks whose event is kept. */
+#define N_MARKS 64
 
 struct stage {
     char *at;
@@ -56,11 +62,15 @@ struct cuda_device {
     struct driver driver;
     CUmemAllocationProp memory;
     cudaStream_t queue;
+    bool starts_early; /* the kernels know how to wait for each other */
     struct stage stages[N_STAGES];
-    unsigned next_stage;
+    unsigned next_stage, next_large_stage;
     struct graph graphs[N_GRAPHS];
     uint64_t seen[N_SEEN];
     uint64_t n_uses; /* the clock of graphs */
+    cudaStream_t carrier; /* of transfers */
+    cudaEvent_t has_arrived, marks[N_MARKS];
+    uint64_t n_marks;
     pthread_mutex_t lock; /* of the two that follow, which any thread uses */
     cudaStream_t filler;
     char failure[256];
@@ -186,18 +196,35 @@ static bool map(struct gpu_device *d, void *at, uint64_t bytes)
     return false;
 }
 
-static void *host_make(struct gpu_device *, uint64_t bytes)
+static void *host_make(struct gpu_device *d, uint64_t bytes)
 {
     void *at = NULL;
-    if (cudaMallocHost(&at, bytes) == cudaSuccess)
+    if (is_broken(d) || cudaMallocHost(&at, bytes) == cudaSuccess)
         return at;
     (void)cudaGetLastError();
     return NULL;
 }
 
-static void host_free(struct gpu_device *, void *at)
+static void host_free(struct gpu_device *d, void *at)
 {
-    cudaFreeHost(at);
+    if (!is_broken(d))
+        cudaFreeHost(at);
+}
+
+static bool pin(struct gpu_device *d, void *at, uint64_t bytes)
+{
+    if (is_broken(d))
+        return false;
+    if (cudaHostRegister(at, bytes, cudaHostRegisterDefault) == cudaSuccess)
+        return true;
+    (void)cudaGetLastError();
+    return false;
+}
+
+static void unpin(struct gpu_device *d, void *at, uint64_t)
+{
+    if (!is_broken(d))
+        check(d, "unlocking memory", cudaHostUnregister(at));
 }
 
 static uint64_t free_bytes(struct gpu_device *d)
@@ -210,41 +237,75 @@ static uint64_t free_bytes(struct gpu_device *d)
 
 /* ---- the queue ------------------------------------------------------------------------------- */
 
-/* Copies lists into pinned memory and from there to the GPU. */
-static bool send_lists(struct cuda_device *c, const struct gpu_batch *batch)
+/* A kernel copies from pinned memory: the GPU's copy engines may be busy with transfers, and what is
+ * queued would wait for all of them. */
+static bool start_copy(struct cuda_device *c, void *to, const void *from, size_t bytes)
+{
+    const uint32_t n_threads = 256;
+    const struct gpu_copy_args copy = {to, from, (uint32_t)(bytes / sizeof(uint32_t))};
+    void *args[] = {(void *)&copy};
+    return check(&c->base, "copying",
+                 cudaLaunchKernel(kernels[GPU_KERNEL_copy],
+                                  dim3((copy.n + n_threads - 1) / n_threads), dim3(n_threads),
+                                  args, 0, c->queue));
+}
+
+static struct stage *next_stage(struct cuda_device *c, size_t bytes)
+{
+    const unsigned n_small = N_STAGES - N_LARGE_STAGES;
+    return bytes <= LARGE_BYTES ? &c->stages[c->next_stage++ % n_small]
+                                : &c->stages[n_small + c->next_large_stage++ % N_LARGE_STAGES];
+}
+
+/* Copies whole words to the GPU through pinned memory, so that the host may change them at once. */
+static bool send(struct cuda_device *c, void *to, const void *from, size_t bytes)
 {
     struct gpu_device *d = &c->base;
-    struct stage *stage = &c->stages[c->next_stage++ % N_STAGES];
-    if (batch->list_bytes == 0)
+    struct stage *stage = next_stage(c, bytes);
+    if (bytes == 0)
         return true;
-    if (!check(d, "copying lists", cudaEventSynchronize(stage->is_copied)))
+    if (!check(d, "copying", cudaEventSynchronize(stage->is_copied)))
         return false;
-    if (stage->bytes < batch->list_bytes) {
+    if (stage->bytes < bytes) {
         cudaFreeHost(stage->at);
         stage->at = NULL;
-        stage->bytes = 2 * batch->list_bytes;
-        if (!check(d, "pinned memory for lists",
+        stage->bytes = (bytes + 65535) / 65536 * 65536;
+        if (!check(d, "pinned memory for copies",
                    cudaMallocHost((void **)&stage->at, stage->bytes)))
             return false;
     }
-    memcpy(stage->at, batch->host_lists, batch->list_bytes);
-    return check(d, "copying lists",
-                 cudaMemcpyAsync(batch->lists, stage->at, batch->list_bytes,
-                                 cudaMemcpyHostToDevice, c->queue)) &&
-           check(d, "copying lists", cudaEventRecord(stage->is_copied, c->queue));
+    memcpy(stage->at, from, bytes);
+    return start_copy(c, to, stage->at, bytes) &&
+           check(d, "copying", cudaEventRecord(stage->is_copied, c->queue));
 }
 
-static void start(struct cuda_device *c, const struct gpu_batch *batch)
+/* Whether a command may start before the one ahead of it has ended (gpu_wait). What a copy wrote
+ * must be there at once. */
+static bool is_early(const struct cuda_device *c, const struct gpu_batch *batch, size_t i)
 {
-    for (size_t i = 0; i < batch->n; i++) {
+    return c->starts_early && i > 0 && batch->commands[i - 1].launch.kernel != GPU_KERNEL_copy;
+}
+
+static cudaError_t start(struct cuda_device *c, const struct gpu_batch *batch)
+{
+    cudaError_t rc = cudaSuccess;
+    for (size_t i = 0; rc == cudaSuccess && i < batch->n; i++) {
         const struct gpu_command *command = &batch->commands[i];
         const struct gpu_launch *l = &command->launch;
         void *args[] = {(void *)command->args};
-        if (!check(&c->base, "starting a kernel",
-                   cudaLaunchKernel(kernels[l->kernel], dim3(l->n_blocks_x, l->n_blocks_y),
-                                    dim3(l->n_threads), args, l->shared_bytes, c->queue)))
-            return;
+        cudaLaunchAttribute early = {};
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
+        cudaLaunchConfig_t how = {};
+        how.gridDim = dim3(l->n_blocks_x, l->n_blocks_y);
+        how.blockDim = dim3(l->n_threads);
+        how.dynamicSmemBytes = l->shared_bytes;
+        how.stream = c->queue;
+        how.attrs = &early;
+        how.numAttrs = is_early(c, batch, i);
+        rc = cudaLaunchKernelExC(&how, kernels[l->kernel], args);
     }
+    return rc;
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
@@ -286,25 +347,15 @@ static void forget(struct graph *g)
     *g = {};
 }
 
-/* Adds the commands to a graph, each behind the one before. */
-static cudaError_t add_commands(cudaGraph_t whole, const struct gpu_batch *batch)
+/* Makes a graph of what `start` would start now. */
+static cudaError_t record(struct cuda_device *c, const struct gpu_batch *batch, cudaGraph_t *whole)
 {
-    cudaGraphNode_t before, node;
-    cudaError_t rc = cudaSuccess;
-    for (size_t i = 0; rc == cudaSuccess && i < batch->n; i++) {
-        const struct gpu_command *command = &batch->commands[i];
-        const struct gpu_launch *l = &command->launch;
-        void *args[] = {(void *)command->args};
-        cudaKernelNodeParams how = {};
-        how.func = (void *)kernels[l->kernel];
-        how.gridDim = dim3(l->n_blocks_x, l->n_blocks_y);
-        how.blockDim = dim3(l->n_threads);
-        how.sharedMemBytes = l->shared_bytes;
-        how.kernelParams = args;
-        rc = cudaGraphAddKernelNode(&node, whole, i > 0 ? &before : NULL, i > 0, &how);
-        before = node;
-    }
-    return rc;
+    cudaError_t rc = cudaStreamBeginCapture(c->queue, cudaStreamCaptureModeThreadLocal);
+    if (rc != cudaSuccess)
+        return rc;
+    rc = start(c, batch);
+    const cudaError_t ended = cudaStreamEndCapture(c->queue, whole);
+    return rc != cudaSuccess ? rc : ended;
 }
 
 /* Keeps the batch in the place of the graph that was not used for the longest time. */
@@ -319,9 +370,7 @@ static struct graph *keep(struct cuda_device *c, const struct gpu_batch *batch, 
     if (g->commands == NULL)
         return NULL; /* it starts without one */
     memcpy(g->commands, batch->commands, batch->n * sizeof *g->commands);
-    cudaError_t rc = cudaGraphCreate(&whole, 0);
-    if (rc == cudaSuccess)
-        rc = add_commands(whole, batch);
+    cudaError_t rc = record(c, batch, &whole);
     if (rc == cudaSuccess)
         rc = cudaGraphInstantiate(&g->whole, whole, 0);
     if (whole != NULL)
@@ -358,11 +407,11 @@ static void submit(struct gpu_device *d, const struct gpu_batch *batch)
     for (size_t i = 0; i < batch->n; i++)
         if (batch->commands[i].args_bytes != args_bytes[batch->commands[i].launch.kernel])
             abort();
-    if (is_broken(d) || !send_lists(c, batch))
+    if (is_broken(d) || !send(c, batch->lists, batch->host_lists, batch->list_bytes))
         return;
     struct graph *g = find_graph(c, batch);
     if (g == NULL) {
-        start(c, batch);
+        check(d, "starting a kernel", start(c, batch));
         return;
     }
     g->last_use = ++c->n_uses;
@@ -420,6 +469,56 @@ static void fill(struct gpu_device *d, void *to, const void *from, uint64_t byte
     pthread_mutex_unlock(&c->lock);
 }
 
+static void upload(struct gpu_device *d, void *to, const void *from, uint64_t bytes)
+{
+    if (!is_broken(d))
+        (void)send(cuda_of(d), to, from, bytes);
+}
+
+static void download(struct gpu_device *d, void *to, const void *from, uint64_t bytes)
+{
+    if (!is_broken(d))
+        check(d, "downloading", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost,
+                                                cuda_of(d)->queue));
+}
+
+/* ---- transfers ------------------------------------------------------------------------------- */
+
+static uint64_t mark(struct gpu_device *d)
+{
+    struct cuda_device *c = cuda_of(d);
+    const uint64_t number = ++c->n_marks;
+    if (!is_broken(d))
+        check(d, "marking", cudaEventRecord(c->marks[number % N_MARKS], c->queue));
+    return number;
+}
+
+/* The event of a mark that is long gone was recorded again: the later one is behind it. */
+static void transfer(struct gpu_device *d, void *to, const void *from, uint64_t bytes,
+                     uint64_t mark)
+{
+    struct cuda_device *c = cuda_of(d);
+    if (is_broken(d))
+        return;
+    if (mark > 0)
+        check(d, "transferring", cudaStreamWaitEvent(c->carrier, c->marks[mark % N_MARKS], 0));
+    check(d, "transferring", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, c->carrier));
+}
+
+static void join(struct gpu_device *d)
+{
+    struct cuda_device *c = cuda_of(d);
+    if (!is_broken(d) &&
+        check(d, "transferring", cudaEventRecord(c->has_arrived, c->carrier)))
+        check(d, "transferring", cudaStreamWaitEvent(c->queue, c->has_arrived, 0));
+}
+
+static void settle(struct gpu_device *d)
+{
+    if (!is_broken(d))
+        check(d, "transferring", cudaStreamSynchronize(cuda_of(d)->carrier));
+}
+
 /* ---- open and close -------------------------------------------------------------------------- */
 
 static void close(struct gpu_device *d)
@@ -436,13 +535,20 @@ static void close(struct gpu_device *d)
         cudaStreamDestroy(c->queue);
     if (c->filler != NULL)
         cudaStreamDestroy(c->filler);
+    if (c->carrier != NULL)
+        cudaStreamDestroy(c->carrier);
+    if (c->has_arrived != NULL)
+        cudaEventDestroy(c->has_arrived);
+    for (unsigned i = 0; i < N_MARKS && c->marks[i] != NULL; i++)
+        cudaEventDestroy(c->marks[i]);
     pthread_mutex_destroy(&c->lock);
     free(c);
 }
 
 static const struct gpu_device_ops cuda_ops = {
     close, make, release_block, reserve, release, map, unmap, submit, copy, clear, fetch, fill,
-    finish, host_make, host_free, free_bytes, failure};
+    finish, upload, download, mark, transfer, join, settle, pin, unpin, host_make,
+    host_free, free_bytes, failure};
 
 template <class F> static bool find(const char *name, F *call)
 {
@@ -467,9 +573,19 @@ static bool find_driver(struct driver *driver)
 
 static bool open_queue(struct cuda_device *c)
 {
-    cudaError_t rc = cudaStreamCreateWithFlags(&c->queue, cudaStreamNonBlocking);
+    cudaFuncAttributes compiled = {};
+    cudaError_t rc = cudaFuncGetAttributes(&compiled, kernels[0]);
+    c->starts_early = compiled.binaryVersion >= 90 && compiled.ptxVersion >= 90;
+    if (rc == cudaSuccess)
+        rc = cudaStreamCreateWithFlags(&c->queue, cudaStreamNonBlocking);
     if (rc == cudaSuccess)
         rc = cudaStreamCreateWithFlags(&c->filler, cudaStreamNonBlocking);
+    if (rc == cudaSuccess)
+        rc = cudaStreamCreateWithFlags(&c->carrier, cudaStreamNonBlocking);
+    if (rc == cudaSuccess)
+        rc = cudaEventCreateWithFlags(&c->has_arrived, cudaEventDisableTiming);
+    for (unsigned i = 0; rc == cudaSuccess && i < N_MARKS; i++)
+        rc = cudaEventCreateWithFlags(&c->marks[i], cudaEventDisableTiming);
     for (unsigned i = 0; rc == cudaSuccess && i < N_STAGES; i++)
         rc = cudaEventCreateWithFlags(&c->stages[i].is_copied, cudaEventDisableTiming);
     return check(&c->base, "opening it", rc);
@@ -488,19 +604,36 @@ static bool open_memory(struct cuda_device *c)
     return true;
 }
 
+/* Says why the driver gives no GPU. */
+static void explain_driver(cudaError_t rc, char *why, size_t why_bytes)
+{
+    int version = 0;
+    (void)cudaDriverGetVersion(&version);
+    if (rc != cudaErrorInsufficientDriver)
+        snprintf(why, why_bytes, "no GPU answers: %s", cudaGetErrorString(rc));
+    else if (version == 0)
+        snprintf(why, why_bytes, "there is no NVIDIA driver");
+    else
+        snprintf(why, why_bytes, "the NVIDIA driver is too old: it supports CUDA %d.%d, and the "
+                 "library of kernels was built with %d.%d", version / 1000, version % 1000 / 10,
+                 CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+}
+
 /* Returns whether there is such a GPU and the kernels run on it; otherwise why not. */
-static bool is_usable(int index, cudaDeviceProp *properties, char *why, size_t why_bytes)
+static bool is_usable(unsigned index, cudaDeviceProp *properties, bool *is_there, char *why,
+                      size_t why_bytes)
 {
     int n = 0;
     const cudaError_t rc = cudaGetDeviceCount(&n);
+    *is_there = rc == cudaSuccess && index < (unsigned)n;
     if (rc != cudaSuccess)
-        snprintf(why, why_bytes, "no GPU answers: %s", cudaGetErrorString(rc));
-    else if (index < 0 || index >= n)
-        snprintf(why, why_bytes, "there is no GPU %d: the driver knows %d", index, n);
-    else if (cudaGetDeviceProperties(properties, index) != cudaSuccess)
-        snprintf(why, why_bytes, "GPU %d does not answer", index);
+        explain_driver(rc, why, why_bytes);
+    else if (!*is_there)
+        snprintf(why, why_bytes, "there is no GPU %u: the driver knows %d", index, n);
+    else if (cudaGetDeviceProperties(properties, (int)index) != cudaSuccess)
+        snprintf(why, why_bytes, "GPU %u does not answer", index);
     else if (properties->major < MIN_MAJOR)
-        snprintf(why, why_bytes, "GPU %d (%s) is too old: it has compute capability %d.%d, and the "
+        snprintf(why, why_bytes, "GPU %u (%s) is too old: it has compute capability %d.%d, and the "
                  "kernels need %d.0", index, properties->name, properties->major,
                  properties->minor, MIN_MAJOR);
     else
@@ -508,22 +641,27 @@ static bool is_usable(int index, cudaDeviceProp *properties, char *why, size_t w
     return false;
 }
 
+extern "C" __attribute__((visibility("default"))) const char *device_cuda_version(void)
+{
+    return FLASHMOE_VERSION;
+}
+
 extern "C" __attribute__((visibility("default"))) struct gpu_device *
-device_cuda_open(int index, char *why, size_t why_bytes)
+device_cuda_open(unsigned index, bool *is_there, char *why, size_t why_bytes)
 {
     cudaDeviceProp properties;
-    if (!is_usable(index, &properties, why, why_bytes))
+    if (!is_usable(index, &properties, is_there, why, why_bytes))
         return NULL;
     struct cuda_device *c = (struct cuda_device *)calloc(1, sizeof *c);
     if (c == NULL) {
         snprintf(why, why_bytes, "out of memory");
         return NULL;
     }
-    c->index = index;
+    c->index = (int)index;
     pthread_mutex_init(&c->lock, NULL);
     snprintf(c->name, sizeof c->name, "%s", properties.name);
     c->base = {&cuda_ops, c->name, properties.totalGlobalMem, 0};
-    if (check(&c->base, "opening it", cudaSetDevice(index)) && open_queue(c) && open_memory(c))
+    if (check(&c->base, "opening it", cudaSetDevice(c->index)) && open_queue(c) && open_memory(c))
         return &c->base;
     snprintf(why, why_bytes, "%s", c->failure);
     close(&c->base);

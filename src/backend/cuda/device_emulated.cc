@@ -1,8 +1,10 @@
 #include "backend/cuda/device_emulated.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <vector>
 
 #include "backend/cuda/kernels_all.h"
 
@@ -46,13 +48,44 @@ static void submit(struct gpu_device *d, const struct gpu_batch *batch)
 
 static void close(struct gpu_device *) {}
 
-static void *make(struct gpu_device *, uint64_t bytes)
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static uint64_t used_bytes; /* of its memory */
+static uint64_t (*other_bytes)(void);
+
+void device_emulated_share(uint64_t (*others)(void))
+{
+    other_bytes = others;
+}
+
+static uint64_t free_bytes(struct gpu_device *d)
+{
+    const uint64_t used = used_bytes + (other_bytes != NULL ? other_bytes() : 0);
+    return d->total_bytes > used ? d->total_bytes - used : 0;
+}
+
+static void *make(struct gpu_device *d, uint64_t bytes)
 {
     void *at = NULL;
-    return posix_memalign(&at, 256, bytes > 0 ? bytes : 1) == 0 ? at : NULL;
+    if (bytes > free_bytes(d) || posix_memalign(&at, 256, bytes > 0 ? bytes : 1) != 0)
+        return NULL;
+    used_bytes += malloc_usable_size(at);
+    return at;
+}
+
+static void *host_make(struct gpu_device *, uint64_t bytes)
+{
+    void *at = NULL;
+    return posix_memalign(&at, 4096, bytes > 0 ? bytes : 1) == 0 ? at : NULL;
 }
 
 static void release_block(struct gpu_device *, void *at)
+{
+    used_bytes -= malloc_usable_size(at);
+    free(at);
+}
+
+static void host_release(struct gpu_device *, void *at)
 {
     free(at);
 }
@@ -69,13 +102,17 @@ static void release(struct gpu_device *, void *at, uint64_t bytes)
     munmap(at, bytes);
 }
 
-static bool map(struct gpu_device *, void *at, uint64_t bytes)
+static bool map(struct gpu_device *d, void *at, uint64_t bytes)
 {
-    return mprotect(at, bytes, PROT_READ | PROT_WRITE) == 0;
+    if (bytes > free_bytes(d) || mprotect(at, bytes, PROT_READ | PROT_WRITE) != 0)
+        return false;
+    used_bytes += bytes;
+    return true;
 }
 
 static void unmap(struct gpu_device *, void *at, uint64_t bytes)
 {
+    used_bytes -= bytes;
     madvise(at, bytes, MADV_DONTNEED);
     mprotect(at, bytes, PROT_NONE);
 }
@@ -92,10 +129,37 @@ static void clear(struct gpu_device *, void *at, uint64_t bytes)
 
 static void finish(struct gpu_device *) {}
 
-static uint64_t free_bytes(struct gpu_device *d)
+static uint64_t mark(struct gpu_device *)
 {
-    return d->total_bytes;
+    return 1;
 }
+
+/* Transfers wait for the last moment, so that whoever does not wait for them gets other bits. */
+struct move_later {
+    void *to;
+    const void *from;
+    uint64_t bytes;
+};
+static std::vector<move_later> transfers;
+
+static void transfer(struct gpu_device *, void *to, const void *from, uint64_t bytes, uint64_t)
+{
+    transfers.push_back({to, from, bytes});
+}
+
+static void settle(struct gpu_device *)
+{
+    for (const move_later &t : transfers)
+        memmove(t.to, t.from, t.bytes);
+    transfers.clear();
+}
+
+static bool pin(struct gpu_device *, void *, uint64_t)
+{
+    return true;
+}
+
+static void unpin(struct gpu_device *, void *, uint64_t) {}
 
 static const char *failed_with;
 
@@ -113,7 +177,8 @@ struct gpu_device *device_emulated(void)
 {
     static const struct gpu_device_ops ops = {
         close, make, release_block, reserve, release, map, unmap, submit, move, clear,
-        move, move, finish, make, release_block, free_bytes, failure};
+        move, move, finish, move, move, mark, transfer, settle, settle, pin, unpin, host_make,
+        host_release, free_bytes, failure};
     static struct gpu_device device = {&ops, "emulated", 1ull << 34, 1u << 16};
     return &device;
 }

@@ -12,6 +12,8 @@ extern "C" {
 struct gpu_device *device_emulated(void);
 /* Lets the device fail with this reason; NULL: it works again. */
 void device_emulated_fail(const char *why);
+/* Asks how many bytes of its memory other programs have, whenever that matters; NULL: none. */
+void device_emulated_share(uint64_t (*others)(void));
 /* As emulator_on_fault. */
 void device_emulated_on_fault(void (*fault)(const char *message));
 

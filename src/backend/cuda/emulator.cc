@@ -49,7 +49,7 @@ struct fiber {
     char *stack;
     jmp_buf jump;
     ucontext_t context;
-    bool is_started;
+    bool is_started, has_waited;
     enum state state;
     enum meeting meeting;
     size_t declared; /* bytes of shared memory, so far */
@@ -187,6 +187,8 @@ static void fiber_main()
     after_switch(true);
     for (;;) {
         emulator.kernel(emulator.args);
+        if (!emulator.fibers[emulator_here.thread].has_waited)
+            fault("ends without having waited for the launches before");
         pause_here(DONE, MEET_BARRIER);
     }
 }
@@ -219,6 +221,7 @@ static void prepare_fiber(struct fiber *fiber)
     }
     fiber->state = READY;
     fiber->declared = 0;
+    fiber->has_waited = false;
 }
 
 /* ---- a block --------------------------------------------------------------------------------- */
@@ -335,6 +338,11 @@ void emulator_run(const char *name, const struct emulator_grid *grid,
 void gpu_barrier()
 {
     pause_here(AT_BLOCK, MEET_BARRIER);
+}
+
+void gpu_wait()
+{
+    emulator.fibers[emulator_here.thread].has_waited = true;
 }
 
 void gpu_warp_barrier()

@@ -4,7 +4,8 @@
  *     between them;
  *   - a thread reads an element of shared memory that nobody has written, or uses one that is not
  *     there;
- *   - threads do not all meet at a barrier or shuffle.
+ *   - threads do not all meet at a barrier or shuffle;
+ *   - a thread ends that has not called gpu_wait.
  * Blocks run one after the other, in an order that changes with the launch, so a kernel in which
  * one block relies on another gets other bits. Global memory is ordinary memory.
  *
@@ -48,6 +49,7 @@ static inline unsigned gpu_block_x() { return emulator_here.block_x; }
 static inline unsigned gpu_block_y() { return emulator_here.block_y; }
 void gpu_barrier();
 void gpu_warp_barrier();
+void gpu_wait();
 
 /* Returns what the lane of this warp gave; the warp meets. */
 uint64_t emulator_shuffle(uint64_t value, unsigned lane);
@@ -118,12 +120,28 @@ static inline unsigned gpu_count(bool yes)
     return n;
 }
 
+static inline uint32_t gpu_max_of_warp(uint32_t x)
+{
+    for (unsigned mask = 16; mask > 0; mask /= 2) {
+        const uint32_t other = gpu_shuffle_xor(x, mask);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+static inline uint32_t gpu_min_of_warp(uint32_t x) { return ~gpu_max_of_warp(~x); }
+
 /* Tests have rows at any address. */
 static inline uint32_t gpu_load_word(const void *at)
 {
     uint32_t word;
     __builtin_memcpy(&word, at, sizeof word);
     return word;
+}
+
+static inline void gpu_store_word(void *at, uint32_t word)
+{
+    __builtin_memcpy(at, &word, sizeof word);
 }
 
 static inline struct gpu_pair gpu_load_pair(const void *at)
@@ -135,6 +153,19 @@ static inline struct gpu_pair gpu_load_pair(const void *at)
 
 static inline struct gpu_pair gpu_stream_pair(const void *at) { return gpu_load_pair(at); }
 static inline uint32_t gpu_load_any(const uint8_t *at) { return gpu_load_word(at); }
+
+struct gpu_four {
+    uint32_t words[4];
+};
+
+static inline struct gpu_four gpu_load_four(const void *at)
+{
+    struct gpu_four four;
+    __builtin_memcpy(&four, at, sizeof four);
+    return four;
+}
+
+static inline struct gpu_four gpu_stream_four(const void *at) { return gpu_load_four(at); }
 
 struct gpu_quad {
     float x[4];

@@ -1,242 +1,10 @@
-/* Attention: keys and values are stored, blocks of 256 positions give partial results, and these
- * are merged in order. Part of kernels_all.h. */
+/* Attention: blocks of 256 positions give partial results, and these are merged in order. Part of
+ * kernels_all.h. */
 #ifndef FLASHMOE_BACKEND_CUDA_K_ATTENTION_H
 #define FLASHMOE_BACKEND_CUDA_K_ATTENTION_H
 
 /* Query heads whose scores lie in shared memory at a time; a warp reduces each. */
 #define GPU_ATTEND_HEADS 8u
-#define GPU_ATTEND_THREADS (GPU_ATTEND_HEADS * GPU_WARP)
-
-/* ---- rows of keys and values ----------------------------------------------------------------- */
-
-GPU_FN uint64_t gpu_kv_row_bytes(const struct gpu_kv_format &kv, uint32_t dim)
-{
-    return kv.plain == GPU_PLAIN_F32   ? dim * 4ull
-           : kv.plain == GPU_PLAIN_F16 ? dim * 2ull
-                                       : dim * kv.bits / 8 + 2ull;
-}
-
-GPU_FN unsigned gpu_kv_code(unsigned bits, const uint8_t *from, unsigned j)
-{
-    if (bits == 4)
-        return from[j % 8] >> 4 * (j / 8) & 15;
-    const unsigned low = from[j % 4] >> 2 * (j / 4) & 3;
-    return bits == 2 ? low : low | (from[4 + j / 8] >> j % 8 & 1u) << 2;
-}
-
-/* Element i of a row, without its scale. */
-GPU_FN float gpu_kv_value(const struct gpu_kv_format &kv, const uint8_t *row, uint32_t i)
-{
-    if (kv.plain == GPU_PLAIN_F32)
-        return ((const float *)row)[i];
-    if (kv.plain == GPU_PLAIN_F16)
-        return gpu_f16_to_f32(((const uint16_t *)row)[i]);
-    if (kv.bits == 8)
-        return (float)(int8_t)row[i];
-    const uint8_t *group = row + (size_t)(i / KV_GROUP) * 2 * kv.bits;
-    return (float)kv.levels[gpu_kv_code(kv.bits, group, i % KV_GROUP)];
-}
-
-GPU_FN float gpu_kv_scale(const struct gpu_kv_format &kv, const uint8_t *row, uint32_t dim)
-{
-    if (kv.plain != GPU_PLAIN_NONE)
-        return 1;
-    const uint8_t *at = row + dim * kv.bits / 8;
-    return gpu_f16_to_f32((uint16_t)(at[0] | at[1] << 8)) * (1.0f / KV_SCALE);
-}
-
-/* H D x, or its inverse D H x, in shared memory. The block meets before and afterwards. */
-GPU_FN void gpu_rotate(gpu_shared<float> x, uint32_t dim, bool is_back)
-{
-    const uint32_t block = dim & (~dim + 1);
-    const float norm = 1.0f / sqrtf((float)block);
-    gpu_barrier();
-    for (uint32_t i = gpu_thread(); !is_back && i < dim; i += gpu_n_threads())
-        x[i] = fmath_float_of_bits(fmath_bits_of_float(x[i]) ^ kv_sign(i));
-    for (uint32_t half = 1; half < block; half *= 2) {
-        gpu_barrier();
-        for (uint32_t p = gpu_thread(); p < dim / 2; p += gpu_n_threads()) {
-            const uint32_t i = p / half * 2 * half + p % half;
-            const float a = x[i], b = x[i + half];
-            x[i] = a + b;
-            x[i + half] = a - b;
-        }
-    }
-    gpu_barrier();
-    for (uint32_t i = gpu_thread(); i < dim; i += gpu_n_threads()) {
-        const float scaled = x[i] * norm;
-        x[i] = is_back ? fmath_float_of_bits(fmath_bits_of_float(scaled) ^ kv_sign(i)) : scaled;
-    }
-    gpu_barrier();
-}
-
-/* What the threads that store a row share. */
-struct gpu_store_shared {
-    gpu_shared<float> y;       /* [GPU_MAX_HEAD_DIM] */
-    gpu_shared<uint8_t> codes; /* [GPU_MAX_HEAD_DIM] */
-    gpu_shared<float> sum;
-};
-
-GPU_FN uint16_t gpu_scale_bits(float scale)
-{
-    return scale == scale ? gpu_f32_to_f16(scale * KV_SCALE) : (uint16_t)0x7e00u;
-}
-
-/* Levels of eight bits, straight into the row. Returns the scale to thread 0. */
-GPU_FN uint16_t gpu_store_bytes(const gpu_store_shared &s, uint32_t dim, uint8_t *to)
-{
-    const float magic = 12582912.0f;
-    uint32_t max_bits = 0;
-    for (uint32_t i = gpu_lane(); i < dim; i += GPU_WARP) {
-        const uint32_t bits = fmath_bits_of_float(s.y[i]) & 0x7fffffffu;
-        max_bits = bits > max_bits ? bits : max_bits;
-    }
-    for (unsigned mask = GPU_WARP / 2; mask > 0; mask /= 2) {
-        const uint32_t other = gpu_shuffle_xor(max_bits, mask);
-        max_bits = other > max_bits ? other : max_bits;
-    }
-    const uint16_t scale = gpu_scale_bits(fmath_float_of_bits(max_bits) / 127.0f);
-    const float kept = gpu_f16_to_f32(scale) * (1.0f / KV_SCALE);
-    const float inverse = kept > 0 ? 1.0f / kept : 0;
-    for (uint32_t i = gpu_thread(); i < dim; i += gpu_n_threads()) {
-        float z = s.y[i] * inverse;
-        z = z > 127.0f ? 127.0f : z;
-        z = z > -127.0f ? z : -127.0f;
-        to[i] = (uint8_t)(int8_t)((z + magic) - magic);
-    }
-    return scale;
-}
-
-/* A group of 16 codes, packed. */
-GPU_FN void gpu_pack_group(unsigned bits, gpu_shared<uint8_t> codes, uint8_t *to)
-{
-    if (bits == 4) {
-        for (unsigned j = 0; j < 8; j++)
-            to[j] = (uint8_t)(codes[j] | codes[j + 8] << 4);
-        return;
-    }
-    for (unsigned j = 0; j < 4; j++)
-        to[j] = (uint8_t)((codes[j] & 3) | (codes[j + 4] & 3) << 2 | (codes[j + 8] & 3) << 4 |
-                          (codes[j + 12] & 3) << 6);
-    for (unsigned b = 0; bits == 3 && b < 2; b++) {
-        unsigned high = 0;
-        for (unsigned j = 0; j < 8; j++)
-            high |= (unsigned)(codes[8 * b + j] >> 2) << j;
-        to[4 + b] = (uint8_t)high;
-    }
-}
-
-/* Levels of a codebook. Returns the scale to thread 0. */
-GPU_FN uint16_t gpu_store_codes(const struct gpu_kv_format &kv, unsigned side,
-                                const gpu_store_shared &s, uint32_t dim, uint8_t *to)
-{
-    const unsigned n_levels = 1u << kv.bits;
-    float lane = 0;
-    for (uint32_t i = gpu_thread(); gpu_thread() < GPU_LANES && i < dim; i += GPU_LANES)
-        lane += s.y[i] * s.y[i];
-    const float squares = gpu_sum_block(lane, s.sum);
-    const float deviation = sqrtf(squares / (float)dim) * kv.unit;
-    const float inverse = deviation > 0 ? 1.0f / deviation : 0;
-    for (uint32_t i = gpu_thread(); i < dim; i += gpu_n_threads()) {
-        unsigned code = 0;
-        for (unsigned k = 1; k < n_levels; k++)
-            code += s.y[i] * inverse > 0.5f * (float)(kv.levels[k - 1] + kv.levels[k]);
-        s.codes[i] = (uint8_t)code;
-    }
-    gpu_barrier();
-    for (uint32_t g = gpu_thread(); g < dim / KV_GROUP; g += gpu_n_threads())
-        gpu_pack_group(kv.bits, s.codes + g * KV_GROUP, to + (size_t)g * 2 * kv.bits);
-    lane = 0;
-    for (uint32_t i = gpu_thread(); gpu_thread() < GPU_LANES && i < dim; i += GPU_LANES)
-        lane += s.y[i] * (float)kv.levels[s.codes[i]];
-    const float along = gpu_sum_block(lane, s.sum);
-    int32_t all = 0;
-    for (uint32_t i = 0; gpu_thread() == 0 && i < dim; i++)
-        all += kv.levels[s.codes[i]] * kv.levels[s.codes[i]];
-    if (squares == 0 || along == 0)
-        return 0;
-    return gpu_scale_bits(side == KV_KEY ? squares / along : along / (float)all);
-}
-
-/* Stores a vector as a row; the whole block does it. */
-GPU_FN void gpu_store_row(const struct gpu_kv_format &kv, unsigned side, const float *x,
-                          uint32_t dim, uint8_t *to, const gpu_store_shared &s)
-{
-    if (kv.plain != GPU_PLAIN_NONE) {
-        for (uint32_t i = gpu_thread(); i < dim; i += gpu_n_threads())
-            if (kv.plain == GPU_PLAIN_F32)
-                ((float *)to)[i] = x[i];
-            else
-                ((uint16_t *)to)[i] = gpu_f32_to_f16(x[i]);
-        return;
-    }
-    gpu_barrier(); /* the row before has been read */
-    for (uint32_t i = gpu_thread(); i < dim; i += gpu_n_threads())
-        s.y[i] = x[i];
-    gpu_rotate(s.y, dim, false);
-    const uint16_t scale = kv.bits == 8 ? gpu_store_bytes(s, dim, to)
-                                        : gpu_store_codes(kv, side, s, dim, to);
-    if (gpu_thread() == 0) {
-        to[dim * kv.bits / 8] = (uint8_t)scale;
-        to[dim * kv.bits / 8 + 1] = (uint8_t)(scale >> 8);
-    }
-}
-
-/* ---- what a row sees ------------------------------------------------------------------------- */
-
-struct gpu_attention_row {
-    const struct backend_segment *segment;
-    uint32_t position;        /* of the row */
-    uint32_t first, n_blocks; /* the first position that it sees; blocks from there on */
-};
-
-GPU_FN struct gpu_attention_row gpu_attention_row_of(const struct gpu_attention &a, uint32_t row)
-{
-    const struct backend_segment *segment = a.segments;
-    while (row >= segment->first_row + segment->n_rows)
-        segment++;
-    const uint32_t position = segment->position + (row - segment->first_row);
-    const uint32_t visible = position + 1;
-    const uint32_t first = a.window > 0 && visible > a.window ? visible - a.window : 0;
-    return {segment, position, first,
-            position / GPU_ATTENTION_BLOCK - first / GPU_ATTENTION_BLOCK + 1};
-}
-
-/* Where a head's row of a position lies, in keys and in values. */
-GPU_FN uint64_t gpu_kv_at(const struct gpu_attention &a, uint32_t kv_head, uint32_t position)
-{
-    const uint32_t block = position / a.block_positions, rest = position % a.block_positions;
-    return block * a.block_bytes + ((uint64_t)kv_head * a.block_positions + rest) *
-                                       gpu_kv_row_bytes(a.kv, a.head_dim);
-}
-
-GPU_KERNEL void gpu_store_kv(const struct gpu_store_kv_args args)
-{
-    GPU_SHARED(float, y, GPU_MAX_HEAD_DIM);
-    GPU_SHARED(uint8_t, codes, GPU_MAX_HEAD_DIM);
-    GPU_SHARED(float, sum, 1);
-    const struct gpu_store_shared s = {y, codes, sum};
-    const struct gpu_attention &a = args.a;
-    const uint32_t kv_head = gpu_block_x(), row = a.first_row + gpu_block_y(), dim = a.head_dim;
-    const uint32_t group = a.n_heads / a.n_kv_heads;
-    const struct gpu_attention_row r = gpu_attention_row_of(a, row);
-    const uint64_t at = gpu_kv_at(a, kv_head, r.position);
-    const size_t from = ((size_t)row * a.n_kv_heads + kv_head) * dim;
-    gpu_store_row(a.kv, KV_KEY, a.k + from, dim, (uint8_t *)r.segment->state[ATTENTION_KEYS] + at,
-                  s);
-    gpu_store_row(a.kv, KV_VALUE, a.v + from, dim,
-                  (uint8_t *)r.segment->state[ATTENTION_VALUES] + at, s);
-    for (uint32_t h = kv_head * group; a.kv.plain == GPU_PLAIN_NONE && h < (kv_head + 1) * group;
-         h++) {
-        float *q = a.q + row * a.q_row_stride + h * a.q_head_stride;
-        gpu_barrier();
-        for (uint32_t i = gpu_thread(); i < dim; i += gpu_n_threads())
-            y[i] = q[i];
-        gpu_rotate(y, dim, false);
-        for (uint32_t i = gpu_thread(); i < dim; i += gpu_n_threads())
-            q[i] = y[i];
-    }
-}
 
 /* ---- one block of positions ------------------------------------------------------------------ */
 
@@ -245,7 +13,7 @@ struct gpu_attend_part {
     const float *q; /* head h at h * q_stride */
     uint64_t q_stride;
     const uint8_t *keys, *values;
-    uint32_t n, n_heads, dim;
+    uint32_t n, n_heads, dim, value_dim;
     float scale;
     float *max, *total, *out;
 };
@@ -305,7 +73,7 @@ GPU_FN void gpu_attend_values(const struct gpu_kv_format &kv, const struct gpu_a
                               gpu_shared<float> scores, gpu_shared<float> kept)
 {
     const uint64_t row_bytes = gpu_kv_row_bytes(kv, p.dim);
-    for (uint32_t d = gpu_thread(); d < p.dim; d += gpu_n_threads()) {
+    for (uint32_t d = gpu_thread(); d < p.value_dim; d += gpu_n_threads()) {
         float sum[GPU_ATTEND_HEADS] = {0};
         for (uint32_t i = 0; i < p.n; i++) {
             const float value = gpu_kv_value(kv, p.values + i * row_bytes, d);
@@ -317,7 +85,7 @@ GPU_FN void gpu_attend_values(const struct gpu_kv_format &kv, const struct gpu_a
         GPU_UNROLL
         for (uint32_t h = 0; h < GPU_ATTEND_HEADS; h++)
             if (h < p.n_heads)
-                p.out[(size_t)h * p.dim + d] = sum[h];
+                p.out[(size_t)h * p.value_dim + d] = sum[h];
     }
 }
 
@@ -333,6 +101,7 @@ GPU_FN void gpu_attend_values(const struct gpu_kv_format &kv, const struct gpu_a
 GPU_FN bool gpu_has_halves(const struct gpu_kv_format &kv, const struct gpu_attend_part &p)
 {
     return kv.plain == GPU_PLAIN_F16 && p.dim <= GPU_HALVES_DIM && p.dim % GPU_LANES == 0 &&
+           p.value_dim == p.dim &&
            ((uintptr_t)p.keys | (uintptr_t)p.values) % sizeof(gpu_quad) == 0;
 }
 
@@ -376,73 +145,112 @@ GPU_FN float gpu_dot_halves(gpu_shared<float> q, const gpu_quad key[GPU_HALVES_S
     return lane[0];
 }
 
-/* Scores: two threads have the key of a position in registers. */
-GPU_FN void gpu_scores_of_halves(const struct gpu_attend_part &p, gpu_shared<float> scores,
-                                 gpu_shared<float> q)
+/* What a thread has read: half of the key of position thread / 2, and a share of the next tile of
+ * values. */
+#define GPU_VALUES_QUADS (GPU_VALUES_ROWS * GPU_VALUES_WORDS / 4 / GPU_ATTEND_THREADS)
+struct gpu_halves {
+    gpu_quad key[GPU_HALVES_STEPS], values[GPU_VALUES_QUADS];
+};
+
+/* Begins to read the thread's key if its position is in [begin, end). */
+GPU_FN void gpu_read_key(const struct gpu_attend_part &p, uint32_t begin, uint32_t end,
+                         struct gpu_halves *to)
 {
-    const unsigned u = gpu_thread() % 2, n_pairs = gpu_n_threads() / 2;
-    for (uint32_t i = gpu_thread(); i < p.n_heads * p.dim; i += gpu_n_threads())
-        q[i] = p.q[i / p.dim * p.q_stride + i % p.dim];
-    gpu_barrier();
-    for (uint32_t first = 0; first < p.n; first += n_pairs) {
-        const uint32_t i = first + gpu_thread() / 2;
-        const float *row = (const float *)p.keys + (size_t)(i < p.n ? i : 0) * (p.dim / 2);
-        gpu_quad key[GPU_HALVES_STEPS];
-        GPU_UNROLL
-        for (unsigned m = 0; m < GPU_HALVES_STEPS; m++)
-            if (m * GPU_LANES < p.dim)
-                key[m] = gpu_load_quad(row + m * (GPU_LANES / 2) + 4 * u);
-        for (uint32_t h = 0; h < p.n_heads; h++) {
-            const float dot = gpu_dot_halves(q + h * p.dim, key, p.dim, u);
-            if (u == 0 && i < p.n)
-                scores[h * GPU_ATTENTION_BLOCK + i] = dot * p.scale;
-        }
-    }
+    const uint32_t i = gpu_thread() / 2;
+    const float *row = (const float *)p.keys + (size_t)i * (p.dim / 2) + gpu_thread() % 2 * 4;
+    if (i < begin || i >= end)
+        return;
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_HALVES_STEPS; m++)
+        if (m * GPU_LANES < p.dim)
+            to->key[m] = gpu_load_quad(row + m * (GPU_LANES / 2));
 }
 
-/* Fetches the values of n positions from `from` on. */
-GPU_FN void gpu_fetch_halves(const struct gpu_attend_part &p, uint32_t from, uint32_t n,
-                             gpu_shared<float> tile)
+/* The same for the values of the tile that begins at position `from`. */
+GPU_FN void gpu_read_values(const struct gpu_attend_part &p, uint32_t from, uint32_t begin,
+                            uint32_t end, struct gpu_halves *to)
 {
     const float *values = (const float *)p.values + (size_t)from * (p.dim / 2);
-    const uint32_t n_quads = n * (p.dim / 8);
-    gpu_quad quads[8];
-    for (uint32_t first = gpu_thread(); first < n_quads; first += 8 * gpu_n_threads()) {
-        GPU_UNROLL
-        for (unsigned e = 0; e < 8; e++)
-            if (first + e * gpu_n_threads() < n_quads)
-                quads[e] = gpu_load_quad(values + 4 * (size_t)(first + e * gpu_n_threads()));
-        GPU_UNROLL
-        for (unsigned e = 0; e < 8; e++)
-            if (first + e * gpu_n_threads() < n_quads)
-                gpu_put_quad(tile, 4 * (size_t)(first + e * gpu_n_threads()), quads[e]);
+    const uint32_t in_row = p.dim / 8;
+    GPU_UNROLL
+    for (unsigned e = 0; e < GPU_VALUES_QUADS; e++) {
+        const uint32_t at = gpu_thread() + e * GPU_ATTEND_THREADS, i = from + at / in_row;
+        if (at < GPU_VALUES_ROWS * in_row && i >= begin && i < end)
+            to->values[e] = gpu_load_quad(values + 4 * (size_t)at);
     }
 }
 
-/* The weighted values: a thread takes two dimensions of every n_sets-th head. */
-GPU_FN void gpu_values_of_halves(const struct gpu_attend_part &p, gpu_shared<float> scores,
-                                 gpu_shared<float> tile)
+GPU_FN void gpu_put_values(const struct gpu_attend_part &p, uint32_t from,
+                           const struct gpu_halves &halves, gpu_shared<float> tile)
 {
-    const uint32_t n_words = p.dim / 2, n_sets = gpu_n_threads() / n_words;
+    const uint32_t left = p.n - from, n = left < GPU_VALUES_ROWS ? left : GPU_VALUES_ROWS;
+    GPU_UNROLL
+    for (unsigned e = 0; e < GPU_VALUES_QUADS; e++) {
+        const uint32_t at = gpu_thread() + e * GPU_ATTEND_THREADS;
+        if (at < n * (p.dim / 8))
+            gpu_put_quad(tile, 4 * (size_t)at, halves.values[e]);
+    }
+}
+
+/* Scores: two threads have the key of a position. */
+GPU_FN void gpu_scores_of_halves(const struct gpu_attend_part &p, const struct gpu_halves &halves,
+                                 gpu_shared<float> scores, gpu_shared<float> q)
+{
+    const uint32_t u = gpu_thread() % 2, i = gpu_thread() / 2;
+    for (uint32_t k = gpu_thread(); k < p.n_heads * p.dim; k += GPU_ATTEND_THREADS)
+        q[k] = p.q[k / p.dim * p.q_stride + k % p.dim];
+    gpu_barrier();
+    for (uint32_t h = 0; h < p.n_heads; h++) {
+        const float dot = gpu_dot_halves(q + h * p.dim, halves.key, p.dim, u);
+        if (u == 0 && i < p.n)
+            scores[h * GPU_ATTENTION_BLOCK + i] = dot * p.scale;
+    }
+}
+
+/* Two dimensions of a head's values, of n positions in the tile, in their order. */
+GPU_FN void gpu_add_halves(gpu_shared<float> shares, gpu_shared<float> tile, uint32_t n_words,
+                           uint32_t n, float sum[2])
+{
+    uint32_t i = 0;
+    GPU_UNROLL_BY(4)
+    for (; i + 4 <= n; i += 4) {
+        const struct gpu_quad four = gpu_take_quad(shares, i);
+        GPU_UNROLL
+        for (unsigned e = 0; e < 4; e++) {
+            const float two = tile[(i + e) * n_words];
+            sum[0] = fmaf(four.x[e], gpu_low_half(two), sum[0]);
+            sum[1] = fmaf(four.x[e], gpu_high_half(two), sum[1]);
+        }
+    }
+    for (; i < n; i++) {
+        const float two = tile[i * n_words], share = shares[i];
+        sum[0] = fmaf(share, gpu_low_half(two), sum[0]);
+        sum[1] = fmaf(share, gpu_high_half(two), sum[1]);
+    }
+}
+
+/* The weighted values: a thread takes two dimensions of every n_sets-th head. The first tile has
+ * been read. */
+GPU_FN void gpu_values_of_halves(const struct gpu_attend_part &p, struct gpu_halves *halves,
+                                 gpu_shared<float> scores, gpu_shared<float> tile)
+{
+    const uint32_t n_words = p.dim / 2, n_sets = GPU_ATTEND_THREADS / n_words;
     const uint32_t word = gpu_thread() % n_words, set = gpu_thread() / n_words;
-    const unsigned max_heads = GPU_ATTEND_HEADS * GPU_VALUES_WORDS / GPU_ATTEND_THREADS;
+    constexpr unsigned max_heads = GPU_ATTEND_HEADS * GPU_VALUES_WORDS / GPU_ATTEND_THREADS;
     float sum[max_heads][2] = {};
     for (uint32_t from = 0; from < p.n; from += GPU_VALUES_ROWS) {
-        const uint32_t n = p.n - from < GPU_VALUES_ROWS ? p.n - from : GPU_VALUES_ROWS;
-        gpu_barrier(); /* the tile before has been used */
-        gpu_fetch_halves(p, from, n, tile);
+        const uint32_t next = from + GPU_VALUES_ROWS, n = p.n - from;
+        gpu_barrier(); /* what lay in the tile before has been used */
+        gpu_put_values(p, from, *halves, tile);
         gpu_barrier();
-        for (uint32_t i = 0; set < n_sets && i < n; i++) {
-            const float two = tile[i * n_words + word];
-            GPU_UNROLL
-            for (unsigned m = 0; m < max_heads; m++) {
-                const uint32_t h = set + m * n_sets;
-                if (h >= p.n_heads)
-                    break;
-                const float share = scores[h * GPU_ATTENTION_BLOCK + from + i];
-                sum[m][0] = fmaf(share, gpu_low_half(two), sum[m][0]);
-                sum[m][1] = fmaf(share, gpu_high_half(two), sum[m][1]);
-            }
+        if (next < p.n)
+            gpu_read_values(p, next, 0, p.n, halves);
+        GPU_UNROLL
+        for (unsigned m = 0; m < max_heads; m++) {
+            const uint32_t h = set + m * n_sets;
+            if (set < n_sets && h < p.n_heads)
+                gpu_add_halves(scores + h * GPU_ATTENTION_BLOCK + from, tile + word, n_words,
+                               n < GPU_VALUES_ROWS ? n : GPU_VALUES_ROWS, sum[m]);
         }
     }
     GPU_UNROLL
@@ -455,56 +263,113 @@ GPU_FN void gpu_values_of_halves(const struct gpu_attend_part &p, gpu_shared<flo
     }
 }
 
+/* ---- a block of the grid --------------------------------------------------------------------- */
+
+struct gpu_attend_shared {
+    gpu_shared<float> scores; /* [GPU_ATTEND_HEADS, GPU_ATTENTION_BLOCK] */
+    gpu_shared<float> kept;   /* [GPU_ATTENTION_BLOCK] */
+    gpu_shared<float> tile;   /* [GPU_VALUES_ROWS, GPU_VALUES_WORDS]; queries before */
+};
+
+/* Query heads of a key head, in parts: which of them, and where their results go. */
+struct gpu_attend_heads {
+    uint32_t row, kv_head, b; /* b: the block of positions, of those that the row sees */
+    uint32_t first, end;      /* of the key head's query heads */
+};
+
+/* The next few heads, from h on. */
+GPU_FN void gpu_attend_take(const struct gpu_attention &a, const struct gpu_attend_heads &heads,
+                            uint32_t h, struct gpu_attend_part *p)
+{
+    const uint32_t head = heads.kv_head * (a.n_heads / a.n_kv_heads) + h;
+    const size_t result = ((size_t)gpu_block_y() * a.n_blocks + heads.b) * a.n_heads + head;
+    p->n_heads = heads.end - h < GPU_ATTEND_HEADS ? heads.end - h : GPU_ATTEND_HEADS;
+    p->q = a.q + heads.row * a.q_row_stride + head * a.q_head_stride;
+    p->max = a.block_max + result;
+    p->total = a.block_total + result;
+    p->out = a.block_out + result * a.value_dim;
+}
+
+/* The first n_old positions were there before the launch ahead, which stores new ones. */
+GPU_FN void gpu_attend_halves(const struct gpu_attention &a, const struct gpu_attend_heads &heads,
+                              struct gpu_attend_part &p, uint32_t n_old,
+                              const struct gpu_attend_shared &s)
+{
+    struct gpu_halves halves = {};
+    gpu_read_key(p, 0, n_old, &halves);
+    gpu_read_values(p, 0, 0, n_old, &halves);
+    gpu_wait();
+    gpu_read_key(p, n_old, p.n, &halves);
+    gpu_read_values(p, 0, n_old, p.n, &halves);
+    for (uint32_t h = heads.first; h < heads.end; h += GPU_ATTEND_HEADS) {
+        if (h > heads.first) { /* the registers were needed for the values */
+            gpu_read_key(p, 0, p.n, &halves);
+            gpu_read_values(p, 0, 0, p.n, &halves);
+        }
+        gpu_attend_take(a, heads, h, &p);
+        gpu_scores_of_halves(p, halves, s.scores, s.tile);
+        gpu_barrier();
+        if (gpu_warp() < p.n_heads)
+            gpu_attend_exps(p, gpu_warp(), s.scores);
+        gpu_values_of_halves(p, &halves, s.scores, s.tile);
+        gpu_barrier();
+    }
+}
+
+GPU_FN void gpu_attend_any(const struct gpu_attention &a, const struct gpu_attend_heads &heads,
+                           struct gpu_attend_part &p, const struct gpu_attend_shared &s)
+{
+    gpu_wait();
+    for (uint32_t i = gpu_thread(); i < p.n; i += gpu_n_threads())
+        s.kept[i] = gpu_kv_scale(a.kv, p.values + i * gpu_kv_row_bytes(a.kv, p.dim), p.dim);
+    for (uint32_t h = heads.first; h < heads.end; h += GPU_ATTEND_HEADS) {
+        gpu_attend_take(a, heads, h, &p);
+        gpu_attend_scores(a.kv, p, s.scores);
+        gpu_barrier();
+        if (gpu_warp() < p.n_heads)
+            gpu_attend_exps(p, gpu_warp(), s.scores);
+        gpu_barrier();
+        gpu_attend_values(a.kv, p, s.scores, s.kept);
+        gpu_barrier();
+    }
+}
+
 GPU_KERNEL_FOR(GPU_ATTEND_THREADS, 1) void gpu_attend(const struct gpu_attend_args args)
 {
     GPU_SHARED(float, scores, GPU_ATTEND_HEADS * GPU_ATTENTION_BLOCK);
     GPU_SHARED(float, kept, GPU_ATTENTION_BLOCK);
     GPU_SHARED(float, tile, GPU_VALUES_ROWS * GPU_VALUES_WORDS);
+    const struct gpu_attend_shared s = {scores, kept, tile};
     const struct gpu_attention &a = args.a;
     const uint32_t part = gpu_block_x() % args.n_parts, x = gpu_block_x() / args.n_parts;
-    const uint32_t kv_head = x % a.n_kv_heads, b = x / a.n_kv_heads;
-    const uint32_t row = a.first_row + gpu_block_y(), group = a.n_heads / a.n_kv_heads;
-    const struct gpu_attention_row r = gpu_attention_row_of(a, row);
-    if (b >= r.n_blocks)
+    const uint32_t group = a.n_heads / a.n_kv_heads, share = (group + args.n_parts - 1) /
+                                                             args.n_parts;
+    const uint32_t end_head = (part + 1) * share;
+    const struct gpu_attend_heads heads = {a.first_row + gpu_block_y(), x % a.n_kv_heads,
+                                           x / a.n_kv_heads, part * share,
+                                           group < end_head ? group : end_head};
+    const struct gpu_attention_row r = gpu_attention_row_of(a, heads.row);
+    if (heads.b >= r.n_blocks) {
+        gpu_wait();
         return;
-    const uint32_t block = r.first / GPU_ATTENTION_BLOCK + b;
-    const uint32_t begin = block * GPU_ATTENTION_BLOCK, end = begin + GPU_ATTENTION_BLOCK;
-    const uint32_t first = r.first > begin ? r.first : begin;
-    const uint64_t at = gpu_kv_at(a, kv_head, first);
+    }
+    const uint32_t begin = (r.first / GPU_ATTENTION_BLOCK + heads.b) * GPU_ATTENTION_BLOCK;
+    const uint32_t end = begin + GPU_ATTENTION_BLOCK, first = r.first > begin ? r.first : begin;
+    const uint64_t at = gpu_kv_at(a, heads.kv_head, first);
+    const uint32_t old = r.segment->position > first ? r.segment->position - first : 0;
     struct gpu_attend_part p = {};
     p.q_stride = a.q_head_stride;
     p.keys = (const uint8_t *)r.segment->state[ATTENTION_KEYS] + at;
-    p.values = (const uint8_t *)r.segment->state[ATTENTION_VALUES] + at;
+    p.values = a.keys_have_values
+                   ? p.keys : (const uint8_t *)r.segment->state[ATTENTION_VALUES] + at;
     p.n = (r.position + 1 < end ? r.position + 1 : end) - first;
     p.dim = a.head_dim;
+    p.value_dim = a.value_dim;
     p.scale = a.scale;
-    for (uint32_t i = gpu_thread(); i < p.n; i += gpu_n_threads())
-        kept[i] = gpu_kv_scale(a.kv, p.values + i * gpu_kv_row_bytes(a.kv, p.dim), p.dim);
-    const uint32_t share = (group + args.n_parts - 1) / args.n_parts;
-    const uint32_t end_head = group < (part + 1) * share ? group : (part + 1) * share;
-    const bool has_halves = gpu_has_halves(a.kv, p);
-    for (uint32_t h = part * share; h < end_head; h += GPU_ATTEND_HEADS) {
-        const uint32_t head = kv_head * group + h;
-        const size_t result = ((size_t)gpu_block_y() * a.n_blocks + b) * a.n_heads + head;
-        p.n_heads = end_head - h < GPU_ATTEND_HEADS ? end_head - h : GPU_ATTEND_HEADS;
-        p.q = a.q + row * a.q_row_stride + head * a.q_head_stride;
-        p.max = a.block_max + result;
-        p.total = a.block_total + result;
-        p.out = a.block_out + result * a.head_dim;
-        if (has_halves)
-            gpu_scores_of_halves(p, scores, tile);
-        else
-            gpu_attend_scores(a.kv, p, scores);
-        gpu_barrier();
-        if (gpu_warp() < p.n_heads)
-            gpu_attend_exps(p, gpu_warp(), scores);
-        gpu_barrier();
-        if (has_halves)
-            gpu_values_of_halves(p, scores, tile);
-        else
-            gpu_attend_values(a.kv, p, scores, kept);
-        gpu_barrier();
-    }
+    if (gpu_has_halves(a.kv, p))
+        gpu_attend_halves(a, heads, p, old < p.n ? old : p.n, s);
+    else
+        gpu_attend_any(a, heads, p, s);
 }
 
 /* ---- merging --------------------------------------------------------------------------------- */
@@ -578,7 +443,7 @@ GPU_FN struct gpu_running gpu_merge_unit(const struct gpu_attention &a, size_t f
                                          uint32_t n_blocks, uint32_t column, uint32_t n,
                                          float x[GPU_UNIT_VALUES], const gpu_merge_shared &s)
 {
-    const uint32_t dim = a.head_dim;
+    const uint32_t dim = a.value_dim;
     struct gpu_running r = {a.block_max[first], a.block_total[first]};
     gpu_load_unit(a.block_out, first * dim + column, n, x);
     for (uint32_t from = 1; from < n_blocks; from += GPU_MERGE_BLOCKS) {
@@ -605,7 +470,7 @@ GPU_FN void gpu_merge_close(const struct gpu_merge_args &args, float x[GPU_UNIT_
 {
     GPU_UNROLL
     for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++) {
-        const uint32_t i = j * GPU_WARP + gpu_lane();
+        const uint32_t i = gpu_unit_column(j);
         x[j] = i < n ? gpu_close_value(x[j], total, gate, i) : 0;
     }
     gpu_store_unit(x, at, n, args.a.out);
@@ -620,7 +485,7 @@ GPU_KERNEL void gpu_merge(const struct gpu_merge_args args)
     GPU_SHARED(float, keep, GPU_MERGE_BLOCKS);
     GPU_SHARED(float, share, GPU_MERGE_BLOCKS);
     const struct gpu_attention &a = args.a;
-    const uint32_t head = gpu_block_x(), row = a.first_row + gpu_block_y(), dim = a.head_dim;
+    const uint32_t head = gpu_block_x(), row = a.first_row + gpu_block_y(), dim = a.value_dim;
     const bool is_rotated = a.kv.plain == GPU_PLAIN_NONE;
     const struct gpu_attention_row r = gpu_attention_row_of(a, row);
     const size_t first = (size_t)gpu_block_y() * a.n_blocks * a.n_heads + head;
@@ -628,6 +493,7 @@ GPU_KERNEL void gpu_merge(const struct gpu_merge_args args)
     const float *gate = a.gate != NULL ? a.gate + row * a.q_row_stride + head * a.q_head_stride
                                        : NULL;
     struct gpu_running running = {};
+    gpu_wait();
     for (uint32_t from = 0; from < dim; from += GPU_MERGE_STEP) {
         const uint32_t column = from + gpu_warp() * GPU_UNIT;
         const uint32_t left = column < dim ? dim - column : 0;
@@ -638,7 +504,7 @@ GPU_KERNEL void gpu_merge(const struct gpu_merge_args args)
                                ? gpu_merge_sink(running.max, &running.total, a.sinks[head]) : 1;
         GPU_UNROLL
         for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++) {
-            const uint32_t i = j * GPU_WARP + gpu_lane();
+            const uint32_t i = gpu_unit_column(j);
             x[j] = a.sinks != NULL ? x[j] * sink : x[j];
             if (is_rotated && i < n)
                 rotated[column + i] = x[j];
@@ -655,7 +521,7 @@ GPU_KERNEL void gpu_merge(const struct gpu_merge_args args)
         float x[GPU_UNIT_VALUES];
         GPU_UNROLL
         for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++) {
-            const uint32_t i = j * GPU_WARP + gpu_lane();
+            const uint32_t i = gpu_unit_column(j);
             x[j] = i < n ? (float)rotated[column + i] : 0;
         }
         gpu_merge_close(args, x, n, running.total, gate != NULL ? gate + column : NULL,
@@ -671,11 +537,13 @@ GPU_KERNEL void gpu_piece_store_kv(const struct gpu_piece_store_kv_args a)
     GPU_SHARED(float, y, GPU_MAX_HEAD_DIM);
     GPU_SHARED(uint8_t, codes, GPU_MAX_HEAD_DIM);
     GPU_SHARED(float, sum, 1);
+    gpu_wait();
     gpu_store_row(a.kv, a.side, a.x, a.n, a.to, {y, codes, sum});
 }
 
 GPU_KERNEL void gpu_piece_merge(const struct gpu_piece_merge_args a)
 {
+    gpu_wait();
     struct gpu_running running = {*a.max, *a.total};
     float keep, add_share;
     gpu_merge_block(&running, a.max_block, a.block_total, &keep, &add_share);
@@ -690,6 +558,7 @@ GPU_KERNEL void gpu_piece_merge(const struct gpu_piece_merge_args a)
 
 GPU_KERNEL void gpu_piece_sink(const struct gpu_piece_sink_args a)
 {
+    gpu_wait();
     float total = *a.total;
     const float keep = gpu_merge_sink(a.max, &total, a.sink);
     for (uint32_t d = gpu_thread(); d < a.head_dim; d += gpu_n_threads())
@@ -701,6 +570,7 @@ GPU_KERNEL void gpu_piece_sink(const struct gpu_piece_sink_args a)
 
 GPU_KERNEL void gpu_piece_close(const struct gpu_piece_close_args a)
 {
+    gpu_wait();
     for (uint32_t d = gpu_thread(); d < a.head_dim; d += gpu_n_threads())
         a.out[d] = gpu_close_value(a.out[d], a.total, a.gate, d);
 }

@@ -5,8 +5,18 @@
 GPU_KERNEL void gpu_copy(const struct gpu_copy_args a)
 {
     const uint32_t i = gpu_block_x() * gpu_n_threads() + gpu_thread();
+    gpu_wait();
     if (i < a.n)
         ((uint32_t *)a.to)[i] = a.from != NULL ? ((const uint32_t *)a.from)[i] : 0;
+}
+
+GPU_KERNEL void gpu_copy_heads(const struct gpu_copy_heads_args a)
+{
+    const uint32_t i = gpu_block_y() * gpu_n_threads() + gpu_thread();
+    const uint64_t head = gpu_block_x();
+    gpu_wait();
+    if (i < a.dim)
+        a.to[head * a.to_stride + i] = a.from[head * a.from_stride + i];
 }
 
 #endif

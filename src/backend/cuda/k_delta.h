@@ -34,6 +34,7 @@ GPU_KERNEL void gpu_conv_silu(const struct gpu_conv_silu_args a)
     const uint32_t end = n_rows < begin + GPU_CONV_ROWS ? n_rows : begin + GPU_CONV_ROWS;
     const uint32_t channels = a.d.channels, kernel = a.d.net.kernel;
     const float *w = a.d.net.conv_weight + c;
+    gpu_wait();
     if (c >= a.end || begin >= end)
         return;
     const size_t at = (size_t)segment->first_row * channels + c;
@@ -50,28 +51,41 @@ GPU_KERNEL void gpu_conv_silu(const struct gpu_conv_silu_args a)
         gpu_conv_remember(channel, n_rows);
 }
 
-/* The same for a segment's only row, with all that is read on its way at the same time. */
+/* What the token before left of a channel, and the channel's weights. */
+struct gpu_conv_taps {
+    float past[GPU_TOKEN_KERNEL], w[GPU_TOKEN_KERNEL];
+};
+
+GPU_FN struct gpu_conv_taps gpu_read_taps(const struct gpu_delta_net &d,
+                                          const struct backend_segment *segment, uint32_t c)
+{
+    const uint32_t n_past = d.net.kernel - 1;
+    const float *history = (const float *)segment->state[DELTA_NET_CONV] + c;
+    struct gpu_conv_taps taps;
+    GPU_UNROLL
+    for (uint32_t s = 0; s < GPU_TOKEN_KERNEL; s++) {
+        const size_t at = (size_t)s * d.channels;
+        taps.past[s] = s < n_past ? history[at] : 0;
+        taps.w[s] = s <= n_past ? d.net.conv_weight[at + c] : 0;
+    }
+    return taps;
+}
+
+/* The same as conv_silu for a segment's only row. */
 GPU_FN float gpu_conv_token(const struct gpu_delta_net &d, const struct backend_segment *segment,
-                            uint32_t c)
+                            uint32_t c, const struct gpu_conv_taps &taps)
 {
     const uint32_t n_past = d.net.kernel - 1;
     float *history = (float *)segment->state[DELTA_NET_CONV] + c;
     const float newest = d.net.qkv[(size_t)segment->first_row * d.channels + c];
-    float past[GPU_TOKEN_KERNEL], w[GPU_TOKEN_KERNEL];
-    GPU_UNROLL
-    for (uint32_t s = 0; s < GPU_TOKEN_KERNEL; s++) {
-        const size_t at = (size_t)s * d.channels;
-        past[s] = s < n_past ? history[at] : newest;
-        w[s] = s <= n_past ? d.net.conv_weight[at + c] : 0;
-    }
     float acc = 0;
     GPU_UNROLL
     for (uint32_t s = 0; s < GPU_TOKEN_KERNEL; s++)
-        acc = s <= n_past ? fmaf(w[s], past[s], acc) : acc;
+        acc = s <= n_past ? fmaf(taps.w[s], s < n_past ? taps.past[s] : newest, acc) : acc;
     GPU_UNROLL
     for (uint32_t s = 0; s + 1 < GPU_TOKEN_KERNEL; s++)
         if (s < n_past)
-            history[(size_t)s * d.channels] = past[s + 1];
+            history[(size_t)s * d.channels] = s + 1 < n_past ? taps.past[s + 1] : newest;
     return fmath_silu(acc);
 }
 
@@ -127,15 +141,12 @@ GPU_FN float gpu_unit_scale(float squares)
 
 /* ---- heads of 128 keys: a team of four threads has a row of the state in registers ----------- */
 
-#define GPU_TEAM 4u
 #define GPU_TEAM_QUADS (GPU_TOKEN_DIM / GPU_LANES)
 
 /* Member u of a team has elements 16 m + 4 u to 16 m + 4 u + 3: lanes 4 u to 4 u + 3 of a sum. */
 struct gpu_team_row {
     struct gpu_quad quads[GPU_TEAM_QUADS];
 };
-
-GPU_FN unsigned gpu_member() { return gpu_lane() % GPU_TEAM; }
 
 GPU_FN struct gpu_team_row gpu_load_team_row(const float *row)
 {
@@ -156,18 +167,6 @@ GPU_FN void gpu_store_team_row(const struct gpu_team_row &r, float *row)
 GPU_FN struct gpu_quad gpu_team_quad(gpu_shared<float> x, unsigned m)
 {
     return gpu_take_quad(x, m * GPU_LANES + gpu_member() * 4);
-}
-
-/* Adds up 16 lanes of which a member has four, for all members. The warp meets. */
-GPU_FN float gpu_sum_team(struct gpu_quad lanes)
-{
-    GPU_UNROLL
-    for (unsigned e = 0; e < 4; e++)
-        lanes.x[e] += gpu_shuffle_xor(lanes.x[e], 2);
-    GPU_UNROLL
-    for (unsigned e = 0; e < 4; e++)
-        lanes.x[e] += gpu_shuffle_xor(lanes.x[e], 1);
-    return (lanes.x[0] + lanes.x[2]) + (lanes.x[1] + lanes.x[3]);
 }
 
 GPU_FN float gpu_dot_team(const struct gpu_team_row &r, gpu_shared<float> x)
@@ -195,11 +194,14 @@ GPU_FN void gpu_unit_norm_team(const struct gpu_team_row &x, float scale, bool i
             lanes.x[e] = fmaf(x.quads[m].x[e], x.quads[m].x[e], lanes.x[e]);
     const float inverse = gpu_unit_scale(gpu_sum_team(lanes));
     GPU_UNROLL
-    for (unsigned m = 0; m < GPU_TEAM_QUADS; m++)
+    for (unsigned m = 0; m < GPU_TEAM_QUADS; m++) {
+        struct gpu_quad to;
         GPU_UNROLL
         for (unsigned e = 0; e < 4; e++)
-            if (is_there)
-                y[m * GPU_LANES + gpu_member() * 4 + e] = x.quads[m].x[e] * inverse * scale;
+            to.x[e] = x.quads[m].x[e] * inverse * scale;
+        if (is_there)
+            gpu_put_quad(y, m * GPU_LANES + gpu_member() * 4, to);
+    }
 }
 
 /* One token of the rule: decay, read, correct, write, output. */
@@ -382,6 +384,7 @@ GPU_KERNEL void gpu_delta_head(const struct gpu_delta_head_args a)
     const struct gpu_delta_part part = {&a.d.net.segments[gpu_block_y()],
                                         a.first_head + gpu_block_x() / n_parts,
                                         gpu_block_x() % n_parts * GPU_DELTA_COLUMNS};
+    gpu_wait();
     if (gpu_has_teams(a.d, part.segment))
         gpu_delta_rows_team(a.d, part, s);
     else
@@ -396,6 +399,7 @@ GPU_KERNEL void gpu_delta_close(const struct gpu_delta_close_args a)
     const struct backend_segment *segment = &net.segments[gpu_block_y()];
     const uint32_t i = gpu_block_x() * (gpu_n_threads() / GPU_WARP) + gpu_warp();
     const uint32_t row = i / a.n_heads, head = a.first_head + i % a.n_heads, dim = net.value_dim;
+    gpu_wait();
     if (row >= segment->n_rows)
         return;
     const size_t at = ((size_t)(segment->first_row + row) * net.n_value_heads + head) * dim;
@@ -431,27 +435,42 @@ struct gpu_token_shared {
     gpu_shared<float> factors; /* [GPU_TOKEN_HEADS, 2] */
 };
 
-/* Convolves query, key and the values of heads first to first + n - 1 of the key head; query and
- * key only once. Gates and factors of the heads come along. */
-GPU_FN void gpu_token_fetch(const struct gpu_delta_net &d, const struct backend_segment *segment,
-                            uint32_t first, uint32_t n, const gpu_token_shared &s)
+/* What a thread does of heads first to first + n - 1 of the block's key head: its channel of the
+ * query, the key or a head's values; query and key only once. */
+struct gpu_token_task {
+    uint32_t part, i;    /* 0: query, 1: key, from 2 on: values; and the dimension */
+    uint32_t value_head; /* of the values */
+    uint32_t channel;
+    bool has_channel;
+};
+
+GPU_FN struct gpu_token_task gpu_token_task_of(const struct gpu_delta_net &d, uint32_t first,
+                                               uint32_t n)
 {
     const uint32_t part = gpu_thread() / GPU_TOKEN_DIM, i = gpu_thread() % GPU_TOKEN_DIM;
     const uint32_t key_head = gpu_block_x(), key_width = d.net.n_key_heads * GPU_TOKEN_DIM;
     const uint32_t value_head =
-        gpu_value_head_of(d.net, key_head, first + (part >= 2 ? part - 2 : 0));
-    const uint32_t head = part < 2 ? key_head : value_head;
+        gpu_value_head_of(d.net, key_head, first + (part >= 2 && part - 2 < n ? part - 2 : 0));
+    return {part, i, value_head,
+            (part < 2 ? part : 2) * key_width + (part < 2 ? key_head : value_head) * GPU_TOKEN_DIM +
+                i,
+            part < 2 ? first == 0 : part - 2 < n};
+}
+
+/* Convolves; gates and factors of the heads come along. */
+GPU_FN void gpu_token_fetch(const struct gpu_delta_net &d, const struct backend_segment *segment,
+                            uint32_t first, uint32_t n, const struct gpu_token_task &task,
+                            const struct gpu_conv_taps &taps, const gpu_token_shared &s)
+{
     const size_t row = segment->first_row;
-    if (part < 2 ? first == 0 : part - 2 < n)
-        s.mixed[gpu_thread()] = gpu_conv_token(
-            d, segment, (part < 2 ? part : 2) * key_width + head * GPU_TOKEN_DIM + i);
-    if (part >= 2 && part - 2 < n)
-        s.gate[(part - 2) * GPU_TOKEN_DIM + i] = fmath_silu(
-            d.net.z[(row * d.net.n_value_heads + value_head) * GPU_TOKEN_DIM + i]);
-    if (part == 0 && first == 0)
-        s.norm[i] = d.net.norm[i];
-    if (part == 1 && i < n) {
-        const uint32_t h = gpu_value_head_of(d.net, key_head, first + i);
+    const uint32_t i = task.i;
+    if (task.has_channel)
+        s.mixed[gpu_thread()] = gpu_conv_token(d, segment, task.channel, taps);
+    if (task.part >= 2 && task.has_channel)
+        s.gate[(task.part - 2) * GPU_TOKEN_DIM + i] = fmath_silu(
+            d.net.z[(row * d.net.n_value_heads + task.value_head) * GPU_TOKEN_DIM + i]);
+    if (task.part == 1 && i < n) {
+        const uint32_t h = gpu_value_head_of(d.net, gpu_block_x(), first + i);
         s.factors[2 * i] = gpu_delta_alpha(d.net, row, h);
         s.factors[2 * i + 1] = gpu_delta_beta(d.net, row, h);
     }
@@ -467,7 +486,7 @@ GPU_FN void gpu_token_close(const struct gpu_delta_token_args &a, uint32_t h, si
     float x[GPU_UNIT_VALUES];
     GPU_UNROLL
     for (uint32_t e = 0; e < GPU_UNIT_VALUES; e++) {
-        const uint32_t i = e * GPU_WARP + gpu_lane();
+        const uint32_t i = gpu_unit_column(e);
         x[e] = result[i] * scale * s.norm[i] * s.gate[h * GPU_TOKEN_DIM + i];
     }
     gpu_store_unit(x, at, GPU_UNIT, a.d.net.out);
@@ -503,7 +522,14 @@ GPU_KERNEL_FOR(4 * GPU_TOKEN_DIM, 1) void gpu_delta_token(const struct gpu_delta
         GPU_UNROLL
         for (uint32_t h = 0; h < GPU_TOKEN_HEADS; h++)
             rows[h] = gpu_load_team_row(gpu_token_state(net, segment, first + (h < n ? h : 0)));
-        gpu_token_fetch(a.d, segment, first, n, s);
+        const struct gpu_token_task task = gpu_token_task_of(a.d, first, n);
+        const struct gpu_conv_taps taps = gpu_read_taps(a.d, segment, task.channel);
+        if (first == 0) {
+            if (task.part == 0)
+                norm[task.i] = net.norm[task.i];
+            gpu_wait(); /* states and histories are those of the token before */
+        }
+        gpu_token_fetch(a.d, segment, first, n, task, taps, s);
         gpu_barrier();
         if (gpu_warp() == 0 && first == 0) {
             struct gpu_team_row x;

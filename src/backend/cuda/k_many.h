@@ -176,6 +176,7 @@ GPU_KERNEL_FOR(256, 2) void gpu_matmul_many(const struct gpu_matmul_many_args a)
     GPU_SHARED(float, bias, GPU_MANY_WARPS * GPU_MANY_GROUPS * GPU_TILE_ROWS);
     GPU_SHARED(struct gpu_work, shared, 1);
     const struct gpu_many many = {columns, inputs, scale, bias};
+    gpu_wait();
     if (gpu_warp() == 0) {
         const struct gpu_work found = gpu_find_work(a.list, GPU_MATMUL_MANY);
         if (gpu_lane() == 0)

@@ -58,6 +58,7 @@ GPU_KERNEL void gpu_quantize(const struct gpu_quantize_args a)
 {
     const uint64_t g = (uint64_t)gpu_block_x() * GPU_QUANTIZE_WARPS + gpu_warp();
     float x[GPU_GROUP_VALUES] = {0};
+    gpu_wait();
     if (g >= a.n_groups)
         return;
     GPU_UNROLL
@@ -85,6 +86,7 @@ GPU_KERNEL void gpu_activate(const struct gpu_activate_args a)
     const uint32_t first = (gpu_block_y() * GPU_QUANTIZE_WARPS + gpu_warp()) * unit;
     const size_t at = (size_t)gpu_block_x() * a.width + first;
     float x[GPU_GROUP_VALUES] = {0};
+    gpu_wait();
     if (first >= a.width)
         return;
     GPU_UNROLL
@@ -165,6 +167,25 @@ GPU_FN void gpu_load_affine(const struct gpu_weight &w, uint32_t r, uint32_t g,
             gpu_spread_nibbles(codes_u32(at + 64ull * i), to->words + 2 * i);
 }
 
+/* MXFP4 in two parts. */
+GPU_FN void gpu_load_fp4(const struct gpu_weight &w, uint32_t r, uint32_t g, struct gpu_codes *to)
+{
+    const uint32_t n_groups = w.n_cols / 32;
+    const uint64_t in_order = (uint64_t)r * n_groups + g;
+    const uint64_t side_by_side = (uint64_t)(r / 16) * 16 * n_groups + g * 16ull + r % 16;
+    uint8_t packed[16], codes[32];
+    to->scale = codes_mxfp4_scale(w.parts[1][w.is_interleaved ? side_by_side : in_order]);
+    to->bias = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint8_t *at = w.is_interleaved
+                                ? w.parts[0] + (side_by_side - r % 16) * 16 + i * 64 + r % 16 * 4
+                                : w.parts[0] + in_order * 16 + i * 4;
+        memcpy(packed + 4 * i, at, 4);
+    }
+    codes_fp4(packed, codes, 32);
+    memcpy(to->words, codes, sizeof codes);
+}
+
 #define GPU_MAX_BLOCK 256u
 
 /* Unpacks a whole block, of which the group is a part. */
@@ -201,6 +222,8 @@ GPU_FN void gpu_load_group(const struct gpu_weight &w, uint32_t r, uint32_t g,
 {
     if (w.format.codes == QUANT_CODES_AFFINE)
         gpu_load_affine(w, r, g, to);
+    else if (w.format.codes == QUANT_CODES_FP4)
+        gpu_load_fp4(w, r, g, to);
     else
         gpu_load_block(w, r, g, to);
 }
@@ -240,6 +263,7 @@ GPU_FN bool gpu_has_blocks(const struct gpu_weight &w)
 
 GPU_KERNEL void gpu_embed(const struct gpu_embed_args a)
 {
+    gpu_wait();
     const uint32_t r = (uint32_t)a.tokens[gpu_block_x()], n = a.w.n_cols;
     float *x = a.x + (size_t)gpu_block_x() * n;
     if (a.w.format.codes != QUANT_NO_CODES) {
@@ -303,7 +327,8 @@ GPU_FN uint32_t gpu_find_product(const struct gpu_products &list, enum gpu_matmu
     return first;
 }
 
-GPU_FN struct gpu_work gpu_find_work(const struct gpu_products &list, enum gpu_matmul_kind kind)
+/* Before the launches ahead have ended: the addresses are not those of a chosen expert yet. */
+GPU_FN struct gpu_work gpu_find_tile(const struct gpu_products &list, enum gpu_matmul_kind kind)
 {
     struct gpu_work work = {list.products[gpu_find_product(list, kind)], {}};
     struct gpu_product &p = work.p;
@@ -315,13 +340,29 @@ GPU_FN struct gpu_work gpu_find_work(const struct gpu_products &list, enum gpu_m
     tile.end = tile.first + size.rows < p.end ? tile.first + size.rows : p.end;
     tile.t = block / n_across * size.inputs;
     tile.n = p.n - tile.t < size.inputs ? p.n - tile.t : size.inputs;
-    if (p.bases != NULL) {
-        const uint64_t base = p.bases[*p.id];
-        for (unsigned i = 0; i < QUANT_MAX_PARTS; i++)
-            p.w.parts[i] += base;
-        if (p.bias != NULL)
-            p.bias = (const float *)((const char *)p.bias + base);
-    }
+    return work;
+}
+
+/* Finds the expert that the router chose, if it did; the launches ahead have ended. */
+GPU_FN void gpu_find_expert(struct gpu_work &work)
+{
+    struct gpu_product &p = work.p;
+    const struct gpu_tile &tile = work.tile;
+    if (p.bases == NULL)
+        return;
+    const uint32_t id = p.id[tile.t];
+    const uint64_t base = p.bases[id];
+    for (unsigned i = 0; i < QUANT_MAX_PARTS; i++)
+        p.w.parts[i] += base;
+    if (p.bias != NULL)
+        p.bias += (size_t)id * p.w.n_rows;
+}
+
+GPU_FN struct gpu_work gpu_find_work(const struct gpu_products &list, enum gpu_matmul_kind kind)
+{
+    struct gpu_work work = gpu_find_tile(list, kind);
+    gpu_wait();
+    gpu_find_expert(work);
     return work;
 }
 

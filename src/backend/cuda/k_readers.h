@@ -145,6 +145,62 @@ template <uint32_t GROUP, uint32_t N> struct gpu_affine8 : gpu_affine_scales<N> 
     }
 };
 
+/* ---- codes of MXFP4, sixteen rows side by side ----------------------------------------------- */
+
+/* Entries of a table of sixteen bytes that four nibbles name. */
+GPU_FN uint32_t gpu_look_up(const uint8_t table[16], uint32_t nibbles)
+{
+    const uint32_t index = nibbles & 0x7777u, is_upper = (nibbles & 0x8888u) >> 1;
+    const uint32_t lower = gpu_permute(codes_u32(table), codes_u32(table + 4), index);
+    const uint32_t upper = gpu_permute(codes_u32(table + 8), codes_u32(table + 12), index);
+    return gpu_permute(lower, upper, 0x3210u | is_upper);
+}
+
+/* The nibbles of a word are in the order of the columns. A lane has four rows of a group's
+ * scales. */
+template <uint32_t N> struct gpu_fp4 {
+    enum : uint32_t { group = 32, n = N, has_bias = 0 };
+    struct gpu_pair words[N]; /* of both rows */
+    uint32_t scales;
+
+    GPU_METHOD void read(const struct gpu_weight &w, uint32_t row, uint32_t, uint32_t g)
+    {
+        const uint32_t n_groups = w.n_cols / 32, j = gpu_lane() / 4;
+        const uint8_t *at = w.parts[0] + (uint64_t)row * (w.n_cols / 2) + g * 256ull +
+                            gpu_lane() % 4 * 64 + gpu_lane() / 4 * 8;
+        GPU_UNROLL
+        for (uint32_t u = 0; u < N; u++)
+            if (g + u < n_groups)
+                words[u] = gpu_stream_pair(at + u * 256);
+        if (j < N && g + j < n_groups)
+            scales = gpu_load_word(w.parts[1] + (uint64_t)row * n_groups + (g + j) * 16ull +
+                                   gpu_lane() % 4 * 4);
+    }
+
+    GPU_METHOD void codes(uint32_t unit, uint32_t a[4]) const
+    {
+        a[0] = gpu_look_up(codes_fp4_doubled, words[unit].low);
+        a[1] = gpu_look_up(codes_fp4_doubled, words[unit].high);
+        a[2] = gpu_look_up(codes_fp4_doubled, words[unit].low >> 16);
+        a[3] = gpu_look_up(codes_fp4_doubled, words[unit].high >> 16);
+    }
+
+    GPU_METHOD static struct gpu_pair columns(const int8_t *q, uint32_t l)
+    {
+        return gpu_eight_columns(q, l);
+    }
+
+    GPU_METHOD void put_scales(const struct gpu_weight &, gpu_shared<float> to,
+                               gpu_shared<float>) const
+    {
+        if (gpu_lane() / 4 >= N)
+            return;
+        GPU_UNROLL
+        for (uint32_t k = 0; k < 4; k++)
+            to[gpu_lane() * 4 + k] = codes_mxfp4_scale(scales >> 8 * k & 0xff);
+    }
+};
+
 /* ---- formats stored by rows ------------------------------------------------------------------
  * For scales, a lane has row l % 16 and the groups l / 16 * N / 2 and following. */
 
@@ -206,6 +262,47 @@ template <uint32_t GROUP, uint32_t N> struct gpu_affine_rows {
     }
 };
 
+/* MXFP4 with its powers of two apart. */
+template <uint32_t N> struct gpu_fp4_rows {
+    enum : uint32_t { group = 32, n = N, has_bias = 0 };
+    const uint8_t *at[2], *scale_at;
+    uint32_t n_left; /* groups */
+
+    GPU_METHOD void read(const struct gpu_weight &w, uint32_t row, uint32_t end, uint32_t g)
+    {
+        const uint32_t n_groups = w.n_cols / 32, last = end - 1, s = row + gpu_scale_row();
+        n_left = g < n_groups ? n_groups - g : 0;
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint32_t r = row + gpu_lane() / 4 * 2 + i;
+            at[i] = w.parts[0] + (uint64_t)(r < end ? r : last) * (w.n_cols / 2) + g * 16ull +
+                    gpu_lane() % 4 * 4;
+        }
+        scale_at = w.parts[1] + (uint64_t)(s < end ? s : last) * n_groups + g;
+    }
+
+    GPU_METHOD void codes(uint32_t unit, uint32_t a[4]) const
+    {
+        GPU_UNROLL
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint32_t word = unit < n_left ? gpu_load_any(at[i] + unit * 16ull) : 0;
+            a[i] = gpu_look_up(codes_fp4_doubled, word);
+            a[2 + i] = gpu_look_up(codes_fp4_doubled, word >> 16);
+        }
+    }
+
+    GPU_METHOD static struct gpu_pair columns(const int8_t *q, uint32_t l)
+    {
+        return gpu_eight_columns(q, l);
+    }
+
+    GPU_METHOD void put_scales(const struct gpu_weight &, gpu_shared<float> to,
+                               gpu_shared<float>) const
+    {
+        for (uint32_t j = gpu_lane() / 16; j < N && j < n_left; j += 2)
+            to[j * GPU_TILE_ROWS + gpu_scale_row()] = codes_mxfp4_scale(scale_at[j]);
+    }
+};
+
 /* Blocks of 32 columns, four or five bits each: where a block keeps what, and its table of levels.
  * A byte of nibbles has columns that are 16 apart. */
 template <unsigned CODES> struct gpu_block32 {
@@ -224,15 +321,6 @@ GPU_FN void gpu_split_nibbles(uint32_t word, uint32_t *low, uint32_t *high)
 {
     *low = word & GPU_NIBBLES;
     *high = word >> 4 & GPU_NIBBLES;
-}
-
-/* Entries of a table of sixteen bytes that four nibbles name. */
-GPU_FN uint32_t gpu_look_up(const uint8_t table[16], uint32_t nibbles)
-{
-    const uint32_t index = nibbles & 0x7777u, is_upper = (nibbles & 0x8888u) >> 1;
-    const uint32_t lower = gpu_permute(codes_u32(table), codes_u32(table + 4), index);
-    const uint32_t upper = gpu_permute(codes_u32(table + 8), codes_u32(table + 12), index);
-    return gpu_permute(lower, upper, 0x3210u | is_upper);
 }
 
 /* With a table, codes and columns are in the order of the nibbles. */
@@ -597,6 +685,17 @@ GPU_FN void gpu_with_affine(const struct gpu_weight &w, const work_type &work)
         work.template run<gpu_affine8<GROUP, n_wide>>();
 }
 
+/* The same for MXFP4 in two parts. */
+template <uint32_t COLUMNS, class work_type>
+GPU_FN void gpu_with_fp4(const struct gpu_weight &w, const work_type &work)
+{
+    constexpr uint32_t n = GPU_READER_GROUPS(COLUMNS, 32);
+    if (w.is_interleaved)
+        work.template run<gpu_fp4<n>>();
+    else
+        work.template run<gpu_fp4_rows<n>>();
+}
+
 /* The same for any format of codes. Affine readers have at most COLUMNS columns, half as many with
  * codes of eight bits side by side. */
 template <uint32_t COLUMNS, class work_type>
@@ -609,6 +708,7 @@ GPU_FN void gpu_with_reader(const struct gpu_weight &w, const work_type &work)
     case QUANT_CODES_Q5_0: work.template run<gpu_fours<QUANT_CODES_Q5_0>>(); break;
     case QUANT_CODES_Q5_1: work.template run<gpu_fours<QUANT_CODES_Q5_1>>(); break;
     case QUANT_CODES_MXFP4: work.template run<gpu_fours<QUANT_CODES_MXFP4>>(); break;
+    case QUANT_CODES_FP4: gpu_with_fp4<COLUMNS>(w, work); break;
     case QUANT_CODES_IQ4_NL: work.template run<gpu_fours<QUANT_CODES_IQ4_NL>>(); break;
     case QUANT_CODES_Q2_K: work.template run<gpu_k236<QUANT_CODES_Q2_K>>(); break;
     case QUANT_CODES_Q3_K: work.template run<gpu_k236<QUANT_CODES_Q3_K>>(); break;

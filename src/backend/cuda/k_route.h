@@ -63,43 +63,56 @@ GPU_FN void gpu_choose(uint32_t n, unsigned k, Rating rating_of, const gpu_route
 /* Candidates of a lane, at most: lane + 32 m. */
 #define GPU_WARP_CANDIDATES 16u
 
-/* The best candidate of each lane's, best of the warp's for all. The warp meets. */
-GPU_FN struct gpu_candidate gpu_best_of_warp(struct gpu_candidate mine)
+/* A number that orders values as gpu_is_better does, both zeros alike; it is never 0. */
+GPU_FN uint32_t gpu_rating_key(float value)
 {
-    for (unsigned mask = GPU_WARP / 2; mask > 0; mask /= 2) {
-        const struct gpu_candidate other = {gpu_shuffle_xor(mine.value, mask),
-                                            gpu_shuffle_xor(mine.index, mask)};
-        mine = gpu_is_better(other, mine) ? other : mine;
-    }
-    return mine;
+    const uint32_t bits = fmath_bits_of_float(value + 0.0f);
+    return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/* As gpu_choose, by one warp, with the candidates in registers: those that are chosen leave. */
+/* The value with that key; of zeros the positive one. */
+GPU_FN float gpu_rating_of_key(uint32_t key)
+{
+    return fmath_float_of_bits(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
+}
+
+/* The best of a lane's candidates and its index: the first one, if several are. */
+GPU_FN void gpu_best_of_lane(const uint32_t keys[GPU_WARP_CANDIDATES], uint32_t *key,
+                             uint32_t *index)
+{
+    *key = 0;
+    *index = GPU_NO_CANDIDATE;
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++)
+        if (keys[m] > *key) {
+            *key = keys[m];
+            *index = m * GPU_WARP + gpu_lane();
+        }
+}
+
+/* As gpu_choose, by one warp, with the candidates in registers: those that are chosen leave. What
+ * is computed of a rating must not depend on the sign of a zero. */
 template <class Rating>
 GPU_FN void gpu_choose_by_warp(uint32_t n, unsigned k, Rating rating_of, const gpu_route_shared &s)
 {
-    float value[GPU_WARP_CANDIDATES];
+    uint32_t keys[GPU_WARP_CANDIDATES], key, index;
     GPU_UNROLL
     for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++) {
         const uint32_t c = m * GPU_WARP + gpu_lane();
-        value[m] = c < n ? rating_of(c) : -INFINITY;
+        keys[m] = c < n ? gpu_rating_key(rating_of(c)) : 0;
     }
-    uint32_t gone = 0; /* bit m: candidate m has been chosen */
+    gpu_best_of_lane(keys, &key, &index);
     for (unsigned i = 0; i < k; i++) {
-        struct gpu_candidate mine = {-INFINITY, GPU_NO_CANDIDATE};
+        const uint32_t best = gpu_max_of_warp(key);
+        const uint32_t first = gpu_min_of_warp(key == best ? index : GPU_NO_CANDIDATE);
+        if (index != first)
+            continue;
+        s.chosen[i] = first;
+        s.ratings[i] = gpu_rating_of_key(best);
         GPU_UNROLL
-        for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++) {
-            const struct gpu_candidate it = {value[m], m * GPU_WARP + gpu_lane()};
-            if ((gone >> m & 1) == 0 && it.index < n && gpu_is_better(it, mine))
-                mine = it;
-        }
-        const struct gpu_candidate best = gpu_best_of_warp(mine);
-        if (best.index % GPU_WARP == gpu_lane())
-            gone |= 1u << best.index / GPU_WARP;
-        if (gpu_lane() == 0) {
-            s.chosen[i] = best.index;
-            s.ratings[i] = best.value;
-        }
+        for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++)
+            keys[m] = m == first / GPU_WARP ? 0 : keys[m];
+        gpu_best_of_lane(keys, &key, &index);
     }
     gpu_warp_barrier();
 }
@@ -262,6 +275,7 @@ GPU_KERNEL void gpu_route(const struct gpu_route_args a)
     const float *logits = a.logits + (size_t)gpu_block_x() * a.router.n_experts;
     uint32_t *ids = a.ids + (size_t)gpu_block_x() * a.router.k;
     float *weights = a.weights + (size_t)gpu_block_x() * a.router.k;
+    gpu_wait();
     const bool is_few = a.router.n_experts <= GPU_WARP_CANDIDATES * GPU_WARP;
     if (a.is_plain && a.router.renormalises && is_few) {
         if (gpu_warp() == 0)
@@ -276,6 +290,7 @@ GPU_KERNEL void gpu_prefer(const struct gpu_prefer_args a)
 {
     struct backend_preference p = a.p;
     p.router = &a.router;
+    gpu_wait();
     if (gpu_thread() == 0)
         prefer_resident(&p);
 }

@@ -3,78 +3,113 @@
 #ifndef FLASHMOE_BACKEND_CUDA_K_ROW_CHAIN_H
 #define FLASHMOE_BACKEND_CUDA_K_ROW_CHAIN_H
 
-/* A unit is 128 neighbouring columns in a warp: column j * 32 + lane is value j of the lane. */
+/* A unit is 128 neighbouring columns in a warp: a lane has four of them. */
 #define GPU_UNIT 128u
 #define GPU_UNIT_VALUES (GPU_UNIT / GPU_WARP)
+
+/* Value j of this lane is that column of the unit. */
+GPU_FN uint32_t gpu_unit_column(uint32_t j) { return gpu_lane() * GPU_UNIT_VALUES + j; }
+
+/* Whether the lane's values are there and begin at a multiple of 16 bytes. */
+GPU_FN bool gpu_is_whole(const void *at, uint32_t n)
+{
+    return gpu_unit_column(GPU_UNIT_VALUES) <= n && (uintptr_t)at % sizeof(gpu_quad) == 0;
+}
+
+/* The first n columns of a unit, of rows that may not be there. QUADS: n and where they begin are
+ * multiples of four columns. */
+template <bool QUADS = false>
+GPU_FN void gpu_load_unit(const float *x, size_t at, uint32_t n, float to[GPU_UNIT_VALUES])
+{
+    const uint32_t first = gpu_unit_column(0);
+    if (QUADS) {
+        struct gpu_quad quad = {};
+        if (x != NULL && first < n)
+            quad = gpu_load_quad(x + at + first);
+        GPU_UNROLL
+        for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++)
+            to[j] = quad.x[j];
+        return;
+    }
+    if (x != NULL && gpu_is_whole(x + at, n)) {
+        const struct gpu_quad quad = gpu_load_quad(x + at + first);
+        GPU_UNROLL
+        for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++)
+            to[j] = quad.x[j];
+        return;
+    }
+    GPU_UNROLL
+    for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++)
+        to[j] = x != NULL && first + j < n ? x[at + first + j] : 0;
+}
+
+GPU_FN void gpu_store_unit(const float x[GPU_UNIT_VALUES], size_t at, uint32_t n, float *to)
+{
+    const uint32_t first = gpu_unit_column(0);
+    if (gpu_is_whole(to + at, n)) {
+        gpu_store_quad(to + at + first, {{x[0], x[1], x[2], x[3]}});
+        return;
+    }
+    GPU_UNROLL
+    for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++)
+        if (first + j < n)
+            to[at + first + j] = x[j];
+}
 
 /* ---- rounding -------------------------------------------------------------------------------- */
 
 GPU_FN uint32_t gpu_larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-/* The largest of each group, for all its lanes. The warp meets. */
-GPU_FN void gpu_max_of_groups(uint32_t x[GPU_UNIT_VALUES], uint32_t group)
+/* The lane's values, rounded, and what its group has in common. */
+struct gpu_rounded_unit {
+    uint32_t packed;
+    float scale;
+    int32_t sum;
+};
+
+/* Rounds the first n columns of a unit, whole groups, as gpu_round_group does. A warp calls it. */
+GPU_FN struct gpu_rounded_unit gpu_round_values(const float x[GPU_UNIT_VALUES], uint32_t n,
+                                                uint32_t group)
 {
-    if (group >= 2 * GPU_WARP) {
-        x[0] = x[1] = gpu_larger(x[0], x[1]);
-        x[2] = x[3] = gpu_larger(x[2], x[3]);
+    const float magic = 12582912.0f; /* 1.5 * 2^23: the low bits of the sum are the integer */
+    const uint32_t n_lanes = group / GPU_UNIT_VALUES;
+    const bool is_there = gpu_unit_column(0) < n;
+    uint32_t max_bits = 0, packed = 0;
+    int32_t total = 0;
+    GPU_UNROLL
+    for (unsigned j = 0; j < GPU_UNIT_VALUES; j++)
+        max_bits = gpu_larger(max_bits, is_there ? fmath_bits_of_float(x[j]) & 0x7fffffffu : 0);
+    for (unsigned mask = 1; mask < n_lanes; mask *= 2)
+        max_bits = gpu_larger(max_bits, gpu_shuffle_xor(max_bits, mask));
+    const float max = fmath_float_of_bits(max_bits);
+    const bool is_zero = max < GPU_MIN_SCALED;
+    const float inverse = is_zero ? 0 : 127.0f / max;
+    GPU_UNROLL
+    for (unsigned j = 0; j < GPU_UNIT_VALUES; j++) {
+        const uint8_t q = (uint8_t)fmath_bits_of_float(fmaf(x[j], inverse, magic));
+        total += is_there ? (int8_t)q : 0;
+        packed |= (uint32_t)q << 8 * j;
     }
-    if (group == GPU_UNIT)
-        x[0] = x[1] = x[2] = x[3] = gpu_larger(x[0], x[2]);
-    for (unsigned mask = group < GPU_WARP ? group / 2 : GPU_WARP / 2; mask > 0; mask /= 2)
-        GPU_UNROLL
-        for (unsigned j = 0; j < GPU_UNIT_VALUES; j++)
-            x[j] = gpu_larger(x[j], gpu_shuffle_xor(x[j], mask));
+    for (unsigned mask = 1; mask < n_lanes; mask *= 2)
+        total += gpu_shuffle_xor(total, mask);
+    return {packed, is_zero ? 0 : max / 127.0f, total};
 }
 
-/* The sum of each group, for all its lanes. The warp meets. */
-GPU_FN void gpu_sum_of_groups(int32_t x[GPU_UNIT_VALUES], uint32_t group)
-{
-    if (group >= 2 * GPU_WARP) {
-        x[0] = x[1] = x[0] + x[1];
-        x[2] = x[3] = x[2] + x[3];
-    }
-    if (group == GPU_UNIT)
-        x[0] = x[1] = x[2] = x[3] = x[0] + x[2];
-    for (unsigned mask = group < GPU_WARP ? group / 2 : GPU_WARP / 2; mask > 0; mask /= 2)
-        GPU_UNROLL
-        for (unsigned j = 0; j < GPU_UNIT_VALUES; j++)
-            x[j] += gpu_shuffle_xor(x[j], mask);
-}
-
-/* Rounds the first n columns of a unit, whole groups, as gpu_round_group does. `first` is the
- * unit's first column, counted over all rows. A warp calls it. */
+/* The same, and stores it. `first` is the unit's first column, counted over all rows. */
 GPU_FN void gpu_round_unit(const float x[GPU_UNIT_VALUES], uint32_t n, size_t first,
                            const struct gpu_rounding &to)
 {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: the low bits of the sum are the integer */
-    uint32_t max_bits[GPU_UNIT_VALUES];
-    int32_t total[GPU_UNIT_VALUES];
-    GPU_UNROLL
-    for (unsigned j = 0; j < GPU_UNIT_VALUES; j++)
-        max_bits[j] = j * GPU_WARP + gpu_lane() < n ? fmath_bits_of_float(x[j]) & 0x7fffffffu : 0;
-    gpu_max_of_groups(max_bits, to.group);
-    GPU_UNROLL
-    for (unsigned j = 0; j < GPU_UNIT_VALUES; j++) {
-        const float max = fmath_float_of_bits(max_bits[j]);
-        const float inverse = max < GPU_MIN_SCALED ? 0 : 127.0f / max;
-        const int8_t q = (int8_t)(uint8_t)fmath_bits_of_float(fmaf(x[j], inverse, magic));
-        const bool is_there = j * GPU_WARP + gpu_lane() < n;
-        total[j] = is_there ? q : 0;
-        if (is_there)
-            to.q[first + j * GPU_WARP + gpu_lane()] = q;
-    }
-    gpu_sum_of_groups(total, to.group);
-    GPU_UNROLL
-    for (unsigned j = 0; j < GPU_UNIT_VALUES; j++) {
-        const uint32_t i = j * GPU_WARP + gpu_lane();
-        if (i >= n || i % to.group != 0)
-            continue;
-        const float max = fmath_float_of_bits(max_bits[j]);
-        const float scale = max < GPU_MIN_SCALED ? 0 : max / 127.0f;
-        to.scale[(first + i) / to.group] = scale;
-        to.offset[(first + i) / to.group] = scale * (float)total[j];
-        to.sum[(first + i) / to.group] = total[j];
-    }
+    const struct gpu_rounded_unit rounded = gpu_round_values(x, n, to.group);
+    const uint32_t column = gpu_unit_column(0);
+    const size_t g = (first + column) / to.group;
+    if (column >= n)
+        return;
+    gpu_store_word(to.q + first + column, rounded.packed);
+    if (column % to.group != 0)
+        return;
+    to.scale[g] = rounded.scale;
+    to.offset[g] = rounded.scale * (float)rounded.sum;
+    to.sum[g] = rounded.sum;
 }
 
 /* ---- the stages before the norm -------------------------------------------------------------- */
@@ -83,6 +118,7 @@ GPU_FN void gpu_round_unit(const float x[GPU_UNIT_VALUES], uint32_t n, size_t fi
 #define GPU_PARTS_TOGETHER 10u
 
 /* Adds up the experts' parts of a unit, in their order. */
+template <bool QUADS>
 GPU_FN void gpu_chain_parts(const struct gpu_row_chain_args &a, uint32_t first, uint32_t n,
                             float x[GPU_UNIT_VALUES])
 {
@@ -93,11 +129,8 @@ GPU_FN void gpu_chain_parts(const struct gpu_row_chain_args &a, uint32_t first, 
         GPU_UNROLL
         for (uint32_t e = 0; e < GPU_PARTS_TOGETHER; e++) {
             weight[e] = from + e < a.k ? weights[from + e] : 0;
-            GPU_UNROLL
-            for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++) {
-                const uint32_t i = j * GPU_WARP + gpu_lane();
-                part[e][j] = from + e < a.k && i < n ? parts[(size_t)(from + e) * a.dim + i] : 0;
-            }
+            gpu_load_unit<QUADS>(from + e < a.k ? parts : NULL, (size_t)(from + e) * a.dim, n,
+                                 part[e]);
         }
         GPU_UNROLL
         for (uint32_t e = 0; e < GPU_PARTS_TOGETHER; e++)
@@ -107,37 +140,20 @@ GPU_FN void gpu_chain_parts(const struct gpu_row_chain_args &a, uint32_t first, 
     }
 }
 
-/* The columns of a unit, of rows that may not be there. */
-GPU_FN void gpu_load_unit(const float *x, size_t at, uint32_t n, float to[GPU_UNIT_VALUES])
-{
-    GPU_UNROLL
-    for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++) {
-        const uint32_t i = j * GPU_WARP + gpu_lane();
-        to[j] = x != NULL && i < n ? x[at + i] : 0;
-    }
-}
-
-GPU_FN void gpu_store_unit(const float x[GPU_UNIT_VALUES], size_t at, uint32_t n, float *to)
-{
-    GPU_UNROLL
-    for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++)
-        if (j * GPU_WARP + gpu_lane() < n)
-            to[at + j * GPU_WARP + gpu_lane()] = x[j];
-}
-
 /* What the stages before the norm make of a unit. All is loaded before anything is used. */
+template <bool QUADS>
 GPU_FN void gpu_chain_unit(const struct gpu_row_chain_args &a, uint32_t first, uint32_t n,
                            float x[GPU_UNIT_VALUES])
 {
     const size_t at = (size_t)gpu_block_x() * a.dim + first;
     float gated[GPU_UNIT_VALUES], added[GPU_UNIT_VALUES], residual[GPU_UNIT_VALUES];
-    gpu_load_unit(a.parts == NULL ? a.rows : NULL, at, n, x);
-    gpu_load_unit(a.gated, at, n, gated);
-    gpu_load_unit(a.added, at, n, added);
-    gpu_load_unit(a.residual, at, n, residual);
+    gpu_load_unit<QUADS>(a.parts == NULL ? a.rows : NULL, at, n, x);
+    gpu_load_unit<QUADS>(a.gated, at, n, gated);
+    gpu_load_unit<QUADS>(a.added, at, n, added);
+    gpu_load_unit<QUADS>(a.residual, at, n, residual);
     const float gate = a.gated != NULL ? a.gate[gpu_block_x()] : 0;
     if (a.parts != NULL)
-        gpu_chain_parts(a, first, n, x);
+        gpu_chain_parts<QUADS>(a, first, n, x);
     const float share = fmath_sigmoid(gate);
     GPU_UNROLL
     for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++) {
@@ -162,7 +178,7 @@ GPU_FN void gpu_chain_check(const struct gpu_row_chain_args &a, uint32_t n,
     bool is_finite = true, has_nan = false;
     GPU_UNROLL
     for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++) {
-        const bool is_there = j * GPU_WARP + gpu_lane() < n;
+        const bool is_there = gpu_unit_column(j) < n;
         is_finite = is_finite && (!is_there || x[j] - x[j] == 0);
         has_nan = has_nan || (is_there && x[j] != x[j]);
     }
@@ -172,24 +188,31 @@ GPU_FN void gpu_chain_check(const struct gpu_row_chain_args &a, uint32_t n,
 
 /* ---- the chain ------------------------------------------------------------------------------- */
 
-GPU_KERNEL void gpu_row_chain(const struct gpu_row_chain_args a)
+/* Whether all rows of a chain begin at multiples of 16 bytes. */
+GPU_FN bool gpu_chain_has_quads(const struct gpu_row_chain_args &a)
 {
-    GPU_SHARED(float, row, GPU_ROW_CHAIN_DIM);
-    GPU_SHARED(float, sum, 1);
+    const uintptr_t all = (uintptr_t)a.rows | (uintptr_t)a.parts | (uintptr_t)a.gated |
+                          (uintptr_t)a.added | (uintptr_t)a.residual | (uintptr_t)a.norm;
+    return a.dim % 4 == 0 && all % sizeof(gpu_quad) == 0;
+}
+
+template <bool QUADS>
+GPU_FN void gpu_chain_row(const struct gpu_row_chain_args &a, gpu_shared<float> row,
+                          gpu_shared<float> sum)
+{
     const size_t begin = (size_t)gpu_block_x() * a.dim;
     const uint32_t own = gpu_warp() * GPU_UNIT, step = gpu_n_threads() / GPU_WARP * GPU_UNIT;
     /* The weights of this warp's first unit: on their way while the row is made. */
     float own_norm[GPU_UNIT_VALUES];
-    gpu_load_unit(a.norm, own, own < a.dim ? a.dim - own : 0, own_norm);
+    gpu_load_unit<QUADS>(a.norm, own, own < a.dim ? a.dim - own : 0, own_norm);
+    gpu_wait();
     for (uint32_t first = own; first < a.dim; first += step) {
         float x[GPU_UNIT_VALUES];
         const uint32_t left = a.dim - first, n = left < GPU_UNIT ? left : GPU_UNIT;
-        gpu_chain_unit(a, first, n, x);
+        gpu_chain_unit<QUADS>(a, first, n, x);
         gpu_chain_check(a, n, x);
-        GPU_UNROLL
-        for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++)
-            if (j * GPU_WARP + gpu_lane() < n)
-                row[first + j * GPU_WARP + gpu_lane()] = x[j];
+        if (gpu_unit_column(0) < n)
+            gpu_put_quad(row, first + gpu_unit_column(0), {{x[0], x[1], x[2], x[3]}});
     }
     if (a.norm == NULL && a.rounding.group == 0)
         return;
@@ -199,12 +222,14 @@ GPU_KERNEL void gpu_row_chain(const struct gpu_row_chain_args a)
     for (uint32_t first = own; first < a.dim; first += step) {
         float x[GPU_UNIT_VALUES], norm[GPU_UNIT_VALUES];
         const uint32_t left = a.dim - first, n = left < GPU_UNIT ? left : GPU_UNIT;
+        struct gpu_quad quad = {};
         if (first != own)
-            gpu_load_unit(a.norm, first, n, norm);
+            gpu_load_unit<QUADS>(a.norm, first, n, norm);
+        if (gpu_unit_column(0) < n)
+            quad = gpu_take_quad(row, first + gpu_unit_column(0));
         GPU_UNROLL
         for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++) {
-            const uint32_t i = first + j * GPU_WARP + gpu_lane();
-            x[j] = i < a.dim ? (float)row[i] : 0;
+            x[j] = quad.x[j];
             if (a.norm != NULL)
                 x[j] = x[j] * scale * (first == own ? own_norm[j] : norm[j]);
         }
@@ -213,6 +238,16 @@ GPU_KERNEL void gpu_row_chain(const struct gpu_row_chain_args a)
         if (a.rounding.group > 0)
             gpu_round_unit(x, n, begin + first, a.rounding);
     }
+}
+
+GPU_KERNEL void gpu_row_chain(const struct gpu_row_chain_args a)
+{
+    GPU_SHARED(float, row, GPU_ROW_CHAIN_DIM);
+    GPU_SHARED(float, sum, 1);
+    if (gpu_chain_has_quads(a))
+        gpu_chain_row<true>(a, row, sum);
+    else
+        gpu_chain_row<false>(a, row, sum);
 }
 
 #endif

@@ -15,6 +15,23 @@ GPU_FN float gpu_sum_half_warp(float lane)
     return gpu_shuffle(lane, half);
 }
 
+/* A team of four threads has the 16 lanes of a sum, member u lanes 4 u to 4 u + 3. */
+#define GPU_TEAM 4u
+
+GPU_FN unsigned gpu_member() { return gpu_lane() % GPU_TEAM; }
+
+/* Adds up 16 lanes of which a member has four, for all members. The warp meets. */
+GPU_FN float gpu_sum_team(struct gpu_quad lanes)
+{
+    GPU_UNROLL
+    for (unsigned e = 0; e < 4; e++)
+        lanes.x[e] += gpu_shuffle_xor(lanes.x[e], 2);
+    GPU_UNROLL
+    for (unsigned e = 0; e < 4; e++)
+        lanes.x[e] += gpu_shuffle_xor(lanes.x[e], 1);
+    return (lanes.x[0] + lanes.x[2]) + (lanes.x[1] + lanes.x[3]);
+}
+
 /* A candidate: a higher value is better, and of equal values the lower index. */
 struct gpu_candidate {
     float value;
@@ -106,6 +123,7 @@ GPU_KERNEL void gpu_rms_norm(const struct gpu_rms_norm_args a)
     const float *x = a.x + (size_t)gpu_block_x() * a.dim;
     float *y = a.y + (size_t)gpu_block_x() * a.dim;
     float lane = 0;
+    gpu_wait();
     for (uint32_t first = 0; first < a.dim; first += GPU_ROW_TILE) {
         const uint32_t n = a.dim - first < GPU_ROW_TILE ? a.dim - first : GPU_ROW_TILE;
         gpu_barrier(); /* the tile before has been read */
@@ -125,6 +143,7 @@ GPU_KERNEL void gpu_rope_table(const struct gpu_rope_table_args a)
 {
     const uint32_t half = a.rotary_dim / 2;
     float *out = a.out + (size_t)gpu_block_x() * a.rotary_dim;
+    gpu_wait();
     for (uint32_t i = gpu_thread(); i < half; i += gpu_n_threads()) {
         float sine, cosine;
         fmath_sincos((float)a.positions[gpu_block_x()] * a.frequencies[i], &sine, &cosine);
@@ -133,8 +152,8 @@ GPU_KERNEL void gpu_rope_table(const struct gpu_rope_table_args a)
     }
 }
 
-/* Norm and rotation of a head; dimension i turns with dimension i + half. Leaves it in shared
- * memory too, where the block meets before it is read. */
+/* Norm and rotation of a head. Leaves it in shared memory too, where the block meets before it is
+ * read. */
 GPU_FN void gpu_place_head(const struct gpu_norm_rope_args &a, uint32_t row, uint32_t head,
                            gpu_shared<float> x, gpu_shared<float> sum)
 {
@@ -151,9 +170,11 @@ GPU_FN void gpu_place_head(const struct gpu_norm_rope_args &a, uint32_t row, uin
     }
     gpu_barrier();
     for (uint32_t i = gpu_thread(); i < half; i += gpu_n_threads()) {
-        const float first = x[i], second = x[i + half];
-        at[i] = x[i] = fmaf(-second, sines[i], first * cosines[i]);
-        at[i + half] = x[i + half] = fmaf(first, sines[i], second * cosines[i]);
+        const uint32_t one = a.turns_neighbours ? 2 * i : i;
+        const uint32_t other = a.turns_neighbours ? one + 1 : i + half;
+        const float first = x[one], second = x[other];
+        at[one] = x[one] = fmaf(-second, sines[i], first * cosines[i]);
+        at[other] = x[other] = fmaf(first, sines[i], second * cosines[i]);
     }
     for (uint32_t i = 2 * half + gpu_thread(); i < a.head_dim; i += gpu_n_threads())
         at[i] = x[i];
@@ -163,6 +184,7 @@ GPU_KERNEL void gpu_norm_rope(const struct gpu_norm_rope_args a)
 {
     GPU_SHARED(float, x, GPU_MAX_HEAD_DIM);
     GPU_SHARED(float, sum, 1);
+    gpu_wait();
     gpu_place_head(a, gpu_block_x(), gpu_block_y(), x, sum);
 }
 
@@ -172,6 +194,7 @@ GPU_KERNEL void gpu_expert_sum(const struct gpu_expert_sum_args a)
     const float *weights = a.weights + (size_t)gpu_block_x() * a.k;
     const float *parts = a.parts + (size_t)gpu_block_x() * a.k * a.dim;
     float sum = 0;
+    gpu_wait();
     if (i >= a.dim)
         return;
     for (uint32_t j = 0; j < a.k; j++)
@@ -183,6 +206,7 @@ GPU_KERNEL void gpu_add_gated(const struct gpu_add_gated_args a)
 {
     const uint32_t i = gpu_block_y() * gpu_n_threads() + gpu_thread();
     const size_t at = (size_t)gpu_block_x() * a.dim + i;
+    gpu_wait();
     if (i < a.dim)
         a.y[at] = fmaf(fmath_sigmoid(a.gate[gpu_block_x()]), a.x[at], a.y[at]);
 }
@@ -190,6 +214,7 @@ GPU_KERNEL void gpu_add_gated(const struct gpu_add_gated_args a)
 GPU_KERNEL void gpu_add(const struct gpu_add_args a)
 {
     const uint64_t i = (uint64_t)gpu_block_x() * gpu_n_threads() + gpu_thread();
+    gpu_wait();
     if (i < a.n)
         a.y[i] += a.x[i];
 }
@@ -198,6 +223,7 @@ GPU_KERNEL void gpu_find_not_finite(const struct gpu_find_not_finite_args a)
 {
     const float *x = a.x + (size_t)gpu_block_x() * a.dim;
     unsigned found = 0; /* 1: infinite, 2: NaN */
+    gpu_wait();
     for (uint32_t i = gpu_thread(); i < a.dim; i += GPU_WARP)
         found |= x[i] != x[i] ? 2u : x[i] - x[i] != 0 ? 1u : 0u;
     for (unsigned mask = GPU_WARP / 2; mask > 0; mask /= 2)

@@ -30,6 +30,40 @@ struct gpu_rounding {
     int32_t *sum;
 };
 
+/* ---- inputs of products ---------------------------------------------------------------------- */
+
+/* x[t] = row tokens[t] of w. Grid: n, 1, 128. */
+struct gpu_embed_args {
+    struct gpu_weight w;
+    const int32_t *tokens; /* [n] */
+    float *x;              /* [n, w.n_cols] */
+};
+
+/* Rounds rows to int8 in groups of 16, 32, 64 or 128 columns. A warp takes a group.
+ * Grid: groups of all rows / GPU_QUANTIZE_WARPS rounded up, 1, 32 * GPU_QUANTIZE_WARPS. */
+#define GPU_QUANTIZE_WARPS 4
+#define GPU_MIN_SCALED 0x1p-100f /* KERNEL_MIN_SCALED */
+struct gpu_quantize_args {
+    const float *x;    /* [n_groups, group]: of all rows */
+    uint64_t n_groups;
+    uint32_t group;
+    int8_t *q;
+    float *scale, *offset; /* [n_groups] */
+    int32_t *sum;
+};
+
+/* gate = activation(gate, up), and, where group > 0, rounded as gpu_quantize does. Group as there.
+ * Grid: n_rows, width / (group or 32) rounded up to warps / GPU_QUANTIZE_WARPS, as gpu_quantize. */
+struct gpu_activate_args {
+    float *gate;     /* [n_rows, width] */
+    const float *up; /* [n_rows, width] */
+    uint32_t width, n_rows, group;
+    struct activation activation;
+    int8_t *q;             /* [n_rows, width] */
+    float *scale, *offset; /* [n_rows, width / group] */
+    int32_t *sum;
+};
+
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /* Grid: n, 1, GPU_ROW_THREADS. */
@@ -54,7 +88,7 @@ struct gpu_rope_table_args {
 struct gpu_norm_rope_args {
     float *x;
     uint64_t row_stride, head_stride; /* floats */
-    uint32_t head_dim, rotary_dim;
+    uint32_t head_dim, rotary_dim, turns_neighbours;
     const float *norm; /* [head_dim], or NULL */
     float eps;
     const float *rope; /* [n, rotary_dim] */
@@ -87,6 +121,14 @@ struct gpu_copy_args {
     void *to;
     const void *from;
     uint32_t n;
+};
+
+/* Copies `dim` floats of each of n heads. Grid: n, dim / 256 rounded up, 256. */
+struct gpu_copy_heads_args {
+    const float *from;
+    float *to;
+    uint64_t from_stride, to_stride;
+    uint32_t dim;
 };
 
 /* Raises *found to the not_finite_code of the first of n rows with a value that is not finite. A

@@ -22,7 +22,7 @@ struct gpu_kv_format {
 
 struct gpu_attention {
     struct gpu_kv_format kv;
-    uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t n_heads, n_kv_heads, head_dim, value_dim;
     uint32_t block_positions;
     uint64_t block_bytes;
     const struct backend_segment *segments; /* in the GPU's memory */
@@ -31,14 +31,15 @@ struct gpu_attention {
     const float *gate; /* or NULL */
     uint64_t q_row_stride, q_head_stride;
     const float *k, *v;
+    uint32_t keys_have_values; /* there is no v, and no state for values */
     float scale;
     uint32_t window;
     const float *sinks; /* or NULL */
-    float *out;         /* [n, n_heads * head_dim] */
+    float *out;         /* [n, n_heads * value_dim] */
     /* A launch takes rows from first_row on. */
     uint32_t first_row;
     /* Results of single blocks: max and total, [rows, n_blocks, n_heads] each, and values,
-     * [rows, n_blocks, n_heads, head_dim]. n_blocks is that of the row that has most; a row's
+     * [rows, n_blocks, n_heads, value_dim]. n_blocks is that of the row that has most; a row's
      * block 0 is the first one that it sees. */
     float *block_max, *block_total, *block_out;
     uint32_t n_blocks;
@@ -50,9 +51,17 @@ struct gpu_store_kv_args {
     struct gpu_attention a;
 };
 
+/* norm_rope of queries and of keys, then store_kv (cuda_fuse.h). A block has a query head or a key
+ * and value head of a row. Grid: n_heads + n_kv_heads, rows, 128. */
+struct gpu_place_heads_args {
+    struct gpu_norm_rope_args q, k;
+    struct gpu_attention a;
+};
+
 /* One row's query heads of one key and value head, in n_parts parts, against one block of
  * positions. Blocks that a row does not see end at once.
- * Grid: n_parts * n_kv_heads * n_blocks, rows, 256. */
+ * Grid: n_parts * n_kv_heads * n_blocks, rows, GPU_ATTEND_THREADS. */
+#define GPU_ATTEND_THREADS (2 * GPU_ATTENTION_BLOCK)
 struct gpu_attend_args {
     struct gpu_attention a;
     uint32_t n_parts;
@@ -62,7 +71,7 @@ struct gpu_attend_args {
  * Grid: n_heads, rows, 128. */
 struct gpu_merge_args {
     struct gpu_attention a;
-    struct gpu_rounding rounding; /* head_dim is a multiple of its group */
+    struct gpu_rounding rounding; /* value_dim is a multiple of its group */
 };
 
 /* ---- the delta rule -------------------------------------------------------------------------- */

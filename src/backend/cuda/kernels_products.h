@@ -53,32 +53,15 @@ struct gpu_input {
     const int32_t *sum;  /* [n, n_groups] */
 };
 
-/* x[t] = row tokens[t] of w. Grid: n, 1, 128. */
-struct gpu_embed_args {
-    struct gpu_weight w;
-    const int32_t *tokens; /* [n] */
-    float *x;              /* [n, w.n_cols] */
-};
-
-/* Rounds rows to int8 in groups of 16, 32, 64 or 128 columns. A warp takes a group.
- * Grid: groups of all rows / GPU_QUANTIZE_WARPS rounded up, 1, 32 * GPU_QUANTIZE_WARPS. */
-#define GPU_QUANTIZE_WARPS 4
-#define GPU_MIN_SCALED 0x1p-100f /* KERNEL_MIN_SCALED */
-struct gpu_quantize_args {
-    const float *x;    /* [n_groups, group]: of all rows */
-    uint64_t n_groups;
-    uint32_t group;
-    int8_t *q;
-    float *scale, *offset; /* [n_groups] */
-    int32_t *sum;
-};
-
 /* What computes a product: the kernel gpu_matmul_NAME. */
 enum gpu_matmul_kind {
     GPU_MATMUL_FEW,  /* codes, up to GPU_FEW_INPUTS inputs */
     GPU_MATMUL_MANY, /* codes, more of them */
     GPU_MATMUL_PLAIN,
     GPU_MATMUL_PLAIN_MANY,
+    GPU_MATMUL_ONE,       /* codes of four bits, side by side, one input */
+    GPU_MATMUL_PLAIN_ONE, /* floats and halves, one input */
+    GPU_MATMUL_PLAIN_TILES, /* the same, more than GPU_FEW_INPUTS */
     GPU_N_MATMULS
 };
 
@@ -86,8 +69,12 @@ enum gpu_matmul_kind {
  * its result goes to row place[t] of y (NULL: row t). Column 0 of y is row y_first of the weight.
  * The bias is added to what is a finished sum.
  *
- * With `bases`, the addresses of the weight's parts and of the bias are offsets from bases[*id]:
- * the GPU finds the expert that its router chose. */
+ * With `bases`, every input has a weight of its own: the GPU finds the expert that its router
+ * chose. For input t, the addresses of the weight's parts are offsets from bases[id[t]], and the
+ * bias is row id[t] of biases. A block then has one input.
+ *
+ * With `up`, the inputs are activation(in.x, up), which gpu_matmul_one computes and rounds itself.
+ * It has at most GPU_ONE_HIDDEN columns then. */
 struct gpu_product {
     struct gpu_weight w;
     struct gpu_input in;
@@ -95,9 +82,11 @@ struct gpu_product {
     const uint32_t *pick, *place;
     float *y;
     uint64_t y_stride;
-    const float *bias; /* [w.n_rows], or NULL */
-    const uint64_t *bases;
-    const uint32_t *id;
+    const float *bias; /* [w.n_rows], or with `bases` [n_experts, w.n_rows]; NULL: none */
+    const uint64_t *bases; /* [n_experts], or NULL */
+    const uint32_t *id;    /* [n] */
+    const float *up;       /* [n, w.n_cols], or NULL */
+    struct activation activation;
     /* The first block of this product in a launch of each kind; it has none in those of others. */
     uint32_t first_block[GPU_N_MATMULS];
 };
@@ -116,7 +105,21 @@ struct gpu_tile_size {
 #define GPU_MANY_WARPS 8u
 #define GPU_PLAIN_ROWS 4u
 #define GPU_PLAIN_COLUMNS 2048u /* at a time */
+#define GPU_ONE_WARPS 8u
+#define GPU_ONE_SLICE 64u /* columns of a thread */
+#define GPU_ONE_COLUMNS (8 * GPU_ONE_SLICE) /* of a warp */
+#define GPU_ONE_HIDDEN (GPU_ONE_WARPS * GPU_ONE_COLUMNS)
+#define GPU_PLAIN_TILES 32u     /* rows and inputs of a block */
 #define GPU_PLAIN_MANY 16u      /* rows and inputs of a block */
+
+/* Warps of gpu_matmul_one that share sixteen rows. */
+SHARED_HOST_FN uint32_t gpu_one_split(uint32_t n_cols)
+{
+    uint32_t split = 1;
+    while (split < GPU_ONE_WARPS && split * GPU_ONE_COLUMNS < n_cols)
+        split *= 2;
+    return split;
+}
 
 /* Groups that a warp multiplies at a time: as many as its registers hold. */
 SHARED_HOST_FN uint32_t gpu_few_groups(const struct gpu_weight *w)
@@ -135,21 +138,43 @@ SHARED_HOST_FN uint32_t gpu_few_split(const struct gpu_weight *w)
     return split;
 }
 
+/* Whether gpu_matmul_one reads the weight: sixteen bytes at a time, of 64 columns. */
+SHARED_HOST_FN bool gpu_suits_one(const struct gpu_weight *w)
+{
+    return w->is_interleaved && w->format.bits == 4 && w->n_cols % GPU_ONE_SLICE == 0 &&
+           (uintptr_t)w->parts[0] % 16 == 0;
+}
+
+/* The same for floats and halves: four columns at a time. */
+SHARED_HOST_FN bool gpu_suits_plain(const struct gpu_weight *w)
+{
+    return w->format.plain >= GPU_PLAIN_F32 && w->format.plain <= GPU_PLAIN_BF16 &&
+           w->n_cols % 16 == 0 && (uintptr_t)w->parts[0] % 8 == 0;
+}
+
 SHARED_HOST_FN enum gpu_matmul_kind gpu_kind_of(const struct gpu_product *p)
 {
     const bool is_plain = p->w.format.codes == QUANT_NO_CODES;
-    if (p->n <= GPU_FEW_INPUTS)
+    const bool is_one = p->n == 1 || p->bases != NULL;
+    if (is_one && !is_plain && gpu_suits_one(&p->w))
+        return GPU_MATMUL_ONE;
+    if (is_one && is_plain && gpu_suits_plain(&p->w))
+        return GPU_MATMUL_PLAIN_ONE;
+    if (p->n <= GPU_FEW_INPUTS || p->bases != NULL)
         return is_plain ? GPU_MATMUL_PLAIN : GPU_MATMUL_FEW;
-    return is_plain ? GPU_MATMUL_PLAIN_MANY : GPU_MATMUL_MANY;
+    if (!is_plain)
+        return GPU_MATMUL_MANY;
+    return gpu_suits_plain(&p->w) ? GPU_MATMUL_PLAIN_TILES : GPU_MATMUL_PLAIN_MANY;
 }
 
 SHARED_HOST_FN struct gpu_tile_size gpu_tile_size_of(const struct gpu_product *p)
 {
     struct gpu_tile_size size = {GPU_PLAIN_MANY, GPU_PLAIN_MANY};
+    const uint32_t few = p->bases != NULL ? 1 : GPU_FEW_INPUTS;
     switch (gpu_kind_of(p)) {
     case GPU_MATMUL_FEW:
         size.rows = 16 * GPU_FEW_WARPS / gpu_few_split(&p->w);
-        size.inputs = GPU_FEW_INPUTS;
+        size.inputs = few;
         break;
     case GPU_MATMUL_MANY:
         size.rows = 16 * GPU_MANY_WARPS;
@@ -157,7 +182,18 @@ SHARED_HOST_FN struct gpu_tile_size gpu_tile_size_of(const struct gpu_product *p
         break;
     case GPU_MATMUL_PLAIN:
         size.rows = GPU_PLAIN_ROWS;
-        size.inputs = GPU_FEW_INPUTS;
+        size.inputs = few;
+        break;
+    case GPU_MATMUL_ONE:
+        size.rows = 16 * GPU_ONE_WARPS / gpu_one_split(p->w.n_cols);
+        size.inputs = 1;
+        break;
+    case GPU_MATMUL_PLAIN_TILES:
+        size.rows = size.inputs = GPU_PLAIN_TILES;
+        break;
+    case GPU_MATMUL_PLAIN_ONE:
+        size.rows = GPU_PLAIN_ROWS;
+        size.inputs = 1;
         break;
     default: break;
     }
@@ -191,17 +227,14 @@ struct gpu_matmul_plain_args {
 struct gpu_matmul_plain_many_args {
     struct gpu_products list;
 };
-
-/* gate = activation(gate, up), and, where group > 0, rounded as gpu_quantize does. Group as there.
- * Grid: n_rows, width / (group or 32) rounded up to warps / GPU_QUANTIZE_WARPS, as gpu_quantize. */
-struct gpu_activate_args {
-    float *gate;     /* [n_rows, width] */
-    const float *up; /* [n_rows, width] */
-    uint32_t width, n_rows, group;
-    struct activation activation;
-    int8_t *q;             /* [n_rows, width] */
-    float *scale, *offset; /* [n_rows, width / group] */
-    int32_t *sum;
+struct gpu_matmul_one_args {
+    struct gpu_products list;
+};
+struct gpu_matmul_plain_one_args {
+    struct gpu_products list;
+};
+struct gpu_matmul_plain_tiles_args {
+    struct gpu_products list;
 };
 
 #ifdef __cplusplus

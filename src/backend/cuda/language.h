@@ -13,6 +13,11 @@
  * may not return while others of its block still meet. All declarations of shared memory come first
  * in a kernel.
  *
+ * A kernel may start before the launches ahead of it have ended. Every thread calls gpu_wait, which
+ * returns when they have. Before that it writes no global memory, and reads only what the launch
+ * directly ahead does not write (lists, weights, states of the token before): those further ahead
+ * have ended. A launch behind a copy starts when that has ended (device_cuda.cu).
+ *
  * Floats: nvcc compiles with -fmad=false -ftz=false -prec-div=true -prec-sqrt=true. A fused
  * multiply-add is written fmaf, and nothing else of libm is used except sqrtf, which is exact. */
 #ifndef FLASHMOE_BACKEND_CUDA_LANGUAGE_H
@@ -58,6 +63,15 @@ GPU_FN unsigned gpu_n_threads() { return blockDim.x; }
 GPU_FN unsigned gpu_block_x() { return blockIdx.x; }
 GPU_FN unsigned gpu_block_y() { return blockIdx.y; }
 GPU_FN void gpu_barrier() { __syncthreads(); }
+/* Returns when all launches before have ended and what they wrote is there. From then on the next
+ * launch may start. */
+GPU_FN void gpu_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 GPU_FN void gpu_warp_barrier() { __syncwarp(); }
 template <class T> GPU_FN T gpu_shuffle(T value, unsigned lane)
 {
@@ -115,6 +129,17 @@ GPU_FN struct gpu_pair gpu_stream_pair(const void *at)
     const uint2 pair = __ldcs((const uint2 *)at);
     return {pair.x, pair.y};
 }
+GPU_FN void gpu_store_word(void *at, uint32_t word) { *(uint32_t *)at = word; }
+/* Sixteen bytes at a multiple of sixteen. */
+struct alignas(16) gpu_four {
+    uint32_t words[4];
+};
+GPU_FN struct gpu_four gpu_load_four(const void *at) { return *(const struct gpu_four *)at; }
+GPU_FN struct gpu_four gpu_stream_four(const void *at)
+{
+    const uint4 four = __ldcs((const uint4 *)at);
+    return {{four.x, four.y, four.z, four.w}};
+}
 /* Four bytes anywhere. Nothing is read but words in which some of them lie. */
 GPU_FN uint32_t gpu_load_any(const uint8_t *at)
 {
@@ -135,6 +160,10 @@ GPU_FN void gpu_put_quad(float *x, size_t i, struct gpu_quad quad) { gpu_store_q
 
 GPU_FN float gpu_f16_to_f32(uint16_t h) { return __half2float(__ushort_as_half(h)); }
 GPU_FN uint16_t gpu_f32_to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
+
+/* The largest and the smallest that a thread of the warp has; the warp meets. */
+GPU_FN uint32_t gpu_max_of_warp(uint32_t x) { return __reduce_max_sync(0xffffffffu, x); }
+GPU_FN uint32_t gpu_min_of_warp(uint32_t x) { return __reduce_min_sync(0xffffffffu, x); }
 
 /* Raises what lies there to x, whatever other threads do with it meanwhile. */
 GPU_FN void gpu_raise(uint32_t *at, uint32_t x) { atomicMax(at, x); }

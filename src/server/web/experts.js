@@ -1,6 +1,7 @@
-// The expert map: one cell per expert. Colour shows heat, brightness shows whether it is in memory,
-// and a mark shows a change in the last seconds. Cells are whole device pixels. A layer uses the
-// number of lines that gives the largest cells, so that 8 x 64 and 94 x 512 both fill the space.
+// The expert map: one cell per expert. Colour shows heat, brightness shows where it is (on disk, in
+// memory, in a GPU's memory), and a mark shows a change in the last seconds. Cells are whole device
+// pixels. A layer uses the number of lines that gives the largest cells, so that 8 x 64 and
+// 94 x 512 both fill the space.
 
 import {setText} from "./dom.js";
 
@@ -11,24 +12,26 @@ const LOADED = 1, DROPPED = 2, WARM = 3;
 // Colours of the marks. A loaded expert matters more than the one evicted for it.
 const STRENGTH = [0, 1, 0.55, 0.6];
 const LARGEST_CELL = 14;
+const ON_DISK = 0, IN_MEMORY = 1, ON_GPU = 2;
+const PLACES = ["on disk", "in memory", "in the GPU's memory"];
 
 const DARK = {
     ground: [23, 26, 29], marks: [null, [140, 216, 255], [255, 112, 146], [255, 255, 255]],
     ramp: [[53, 61, 69], [34, 96, 98], [47, 143, 121], [196, 163, 72], [246, 160, 72],
            [255, 228, 170]],
-    away: 0.3, cursor: [255, 255, 255],
+    away: 0.3, below: 0.62, cursor: [255, 255, 255],
 };
 const LIGHT = {
     ground: [247, 247, 245], marks: [null, [0, 92, 200], [200, 16, 84], [20, 24, 28]],
     ramp: [[205, 211, 214], [143, 200, 190], [52, 150, 130], [214, 160, 40], [214, 96, 20],
            [140, 28, 20]],
-    away: 0.26, cursor: [10, 12, 14],
+    away: 0.26, below: 0.6, cursor: [10, 12, 14],
 };
 
 const blend = (a, b, share) => a.map((v, i) => v + (b[i] - v) * share);
 const pack = ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0;
 
-// 256 colours for experts in memory and 256 for experts on disk.
+// 256 colours for each place. `below` is for memory where a GPU has the brightest cells.
 function coloursOf(theme) {
     const stops = theme.ramp.length - 1;
     const colours = [];
@@ -37,7 +40,8 @@ function coloursOf(theme) {
         const low = Math.min(Math.floor(at), stops - 1);
         colours.push(blend(theme.ramp[low], theme.ramp[low + 1], at - low));
     }
-    return {here: colours, away: colours.map((c) => blend(theme.ground, c, theme.away))};
+    const dimmed = (share) => colours.map((c) => blend(theme.ground, c, share));
+    return {full: colours, below: dimmed(theme.below), away: dimmed(theme.away)};
 }
 
 // Computes the layout of layers x experts in a box: lines per layer, cell size, gaps, in device
@@ -80,6 +84,13 @@ for (let i = 0; i < 16; i++) {
     HEX[i.toString(16).charCodeAt(0)] = HEX[i.toString(16).toUpperCase().charCodeAt(0)] = i;
 }
 
+// Returns a function that gives the bit of an expert; expert 0 is the highest bit of its row.
+function bitsOfHex(rows, nLayers, nExperts) {
+    const perLayer = Math.ceil(nExperts / 8);
+    const bytes = bytesOfHex(rows, nLayers, perLayer);
+    return (layer, expert) => bytes[layer * perLayer + (expert >> 3)] >> (7 - (expert & 7)) & 1;
+}
+
 function bytesOfHex(rows, nLayers, bytesPerLayer) {
     const bytes = new Uint8Array(nLayers * bytesPerLayer);
     for (let layer = 0; layer < nLayers; layer++) {
@@ -110,8 +121,10 @@ export class ExpertMap {
     #changes = []; // {time, n} per update
     #history = []; // {time, heat}
 
-    constructor({canvas, point, summary, size, turnover}) {
-        Object.assign(this, {canvas, point, summary, size, turnover});
+    // `legend`: items that are shown only where there is a GPU.
+    constructor({canvas, point, summary, size, turnover, legend}) {
+        Object.assign(this, {canvas, point, summary, size, turnover, legend});
+        this.hasGpu = false;
         this.nLayers = 0;
         this.nExperts = 0;
         this.cursor = -1;
@@ -135,17 +148,22 @@ export class ExpertMap {
             setText(this.summary, "This model has no experts.");
             return;
         }
-        const bits = bytesOfHex(data.resident, nLayers, Math.ceil(nExperts / 8));
+        const isHere = bitsOfHex(data.resident, nLayers, nExperts);
+        const isOnGpu = bitsOfHex(data.gpu ?? [], nLayers, nExperts);
         const heat = bytesOfHex(data.heat, nLayers, nExperts);
         const n = nLayers * nExperts;
-        const resident = new Uint8Array(n);
+        const places = new Uint8Array(n);
         for (let i = 0; i < n; i++) {
-            const expert = i % nExperts;
-            const byte = bits[Math.floor(i / nExperts) * Math.ceil(nExperts / 8) + (expert >> 3)];
-            resident[i] = byte >> (7 - (expert & 7)) & 1;
+            const layer = Math.floor(i / nExperts);
+            places[i] = isOnGpu(layer, i % nExperts) ? ON_GPU
+                : isHere(layer, i % nExperts) ? IN_MEMORY : ON_DISK;
+        }
+        this.hasGpu = Array.isArray(data.gpu);
+        for (const item of this.legend) {
+            item.hidden = !this.hasGpu;
         }
         if (nLayers !== this.nLayers || nExperts !== this.nExperts) {
-            Object.assign(this, {nLayers, nExperts, resident, heat,
+            Object.assign(this, {nLayers, nExperts, places, heat,
                                  changedAt: new Float64Array(n).fill(-Infinity),
                                  changeKind: new Uint8Array(n)});
             this.#history = [];
@@ -153,8 +171,8 @@ export class ExpertMap {
             this.cursor = -1;
             setText(this.size, `${nLayers} layers × ${nExperts}`);
         }
-        this.#noteChanges(resident, heat, now);
-        this.resident = resident;
+        this.#noteChanges(places, heat, now);
+        this.places = places;
         this.heat = heat;
         this.now = now;
         this.draw();
@@ -165,7 +183,7 @@ export class ExpertMap {
         return this.#history.findLast((past) => now - past.time >= ms)?.heat;
     }
 
-    #noteChanges(resident, heat, now) {
+    #noteChanges(places, heat, now) {
         // Ignores changes from a pause in polling; they are not recent.
         const isFresh = now - this.now <= CHANGED_MS;
         this.since = isFresh ? this.since : now;
@@ -178,9 +196,9 @@ export class ExpertMap {
             this.changeKind[i] = kind;
             n++;
         };
-        for (let i = 0; isFresh && i < resident.length; i++) {
-            if (resident[i] !== this.resident[i]) {
-                note(i, resident[i] ? LOADED : DROPPED);
+        for (let i = 0; isFresh && i < places.length; i++) {
+            if ((places[i] === ON_DISK) !== (this.places[i] === ON_DISK)) {
+                note(i, places[i] !== ON_DISK ? LOADED : DROPPED);
             } else if (heat[i] - before[i] >= WARMED && now - this.changedAt[i] >= CHANGED_MS) {
                 note(i, WARM);
             }
@@ -228,13 +246,15 @@ export class ExpertMap {
     }
 
     #describe() {
-        let here = 0, changed = 0;
-        for (let i = 0; i < this.resident.length; i++) {
-            here += this.resident[i];
+        let here = 0, onGpu = 0, changed = 0;
+        for (let i = 0; i < this.places.length; i++) {
+            here += this.places[i] !== ON_DISK;
+            onGpu += this.places[i] === ON_GPU;
             changed += this.now - this.changedAt[i] < CHANGED_MS;
         }
         setText(this.summary, `${here.toLocaleString("en")} of ` +
-                `${this.resident.length.toLocaleString("en")} experts in memory; ` +
+                `${this.places.length.toLocaleString("en")} experts in memory` +
+                (this.hasGpu ? `, ${onGpu.toLocaleString("en")} of them on the GPU; ` : "; ") +
                 `${changed.toLocaleString("en")} changed in the last 5 s`);
         const kept = this.#hotKept(20000);
         setText(this.turnover, "Changes per second, last minute" + (kept === null ? "" :
@@ -248,10 +268,9 @@ export class ExpertMap {
             setText(this.point, "");
             return;
         }
-        const where = this.resident[i] ? "in memory" : "on disk";
         const layer = Math.floor(i / this.nExperts);
         setText(this.point, `Layer ${layer}, expert ${i % this.nExperts}: ` +
-                `heat ${Math.round(this.heat[i] / 2.55)} %, ${where}`);
+                `heat ${Math.round(this.heat[i] / 2.55)} %, ${PLACES[this.places[i]]}`);
     }
 
     // ---- drawing ------------------------------------------------------------------------------
@@ -289,8 +308,10 @@ export class ExpertMap {
         const context = this.canvas.getContext("2d");
         const image = context.createImageData(layout.width, layout.height);
         const pixels = new Uint32Array(image.data.buffer);
+        const {full, below, away} = this.colours;
+        const ofPlace = [away, this.hasGpu ? below : full, full];
         for (let i = 0; i < this.heat.length; i++) {
-            let colour = this.colours[this.resident[i] ? "here" : "away"][this.heat[i]];
+            let colour = ofPlace[this.places[i]][this.heat[i]];
             const age = (this.now - this.changedAt[i]) / CHANGED_MS;
             const box = this.#boxOf(i);
             let mark = null;

@@ -90,6 +90,7 @@ export class Panel {
         this.map = new ExpertMap({
             canvas: byId("map"), point: byId("map-point"), summary: byId("map-summary"),
             size: byId("map-size"), turnover: byId("turnover-text"),
+            legend: [byId("legend-gpu"), byId("legend-memory"), byId("help-gpu")],
         });
         document.addEventListener("visibilitychange", () => this.ask());
     }

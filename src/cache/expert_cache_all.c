@@ -1,0 +1,93 @@
+/* Layers whose experts are all resident. A backend may use them without a plan, so that nobody
+ * waits for the router. */
+#include <assert.h>
+#include <string.h>
+
+#include "cache/expert_cache_internal.h"
+
+bool expert_cache_has_all(struct expert_cache *cache, uint32_t layer, uint64_t *generation)
+{
+    assert(!cache->plan.is_open);
+    cache_collect_guesses(cache);
+    *generation = cache->generations[layer];
+    /* Without a plan, slots in the eviction order are all that hold a verified expert. */
+    if (cache->tiers[0].victims.n_in_heap[layer] < cache->model->expert_layers[layer].n_experts)
+        return false;
+    expert_cache_join(cache); /* some may be on their way */
+    return true;
+}
+
+const void *expert_cache_origin(struct expert_cache *cache)
+{
+    return slot_memory(cache, 0);
+}
+
+void expert_cache_bases(struct expert_cache *cache, uint32_t layer, uint64_t *bases)
+{
+    for (uint32_t e = 0; e < cache->model->expert_layers[layer].n_experts; e++) {
+        const uint32_t at = *where_of(cache, layer, e);
+        assert(at < cache->tiers[0].n_slots && cache->slots[at].is_evictable);
+        bases[e] = (uint64_t)at * cache->model->expert_slot_bytes;
+    }
+}
+
+void expert_cache_use_all(struct expert_cache *cache)
+{
+    cache->last_use = memory_fence(cache->tiers[0].memory);
+}
+
+/* ---- counting -------------------------------------------------------------------------------- */
+
+static void count_layer(struct expert_cache *cache, const struct logged_layer *l,
+                        const struct expert_use *uses)
+{
+    cache_count_tokens(cache, l->layer, l->n_tokens, uses, l->n);
+    for (uint32_t i = 0; i < l->n; i++) {
+        const uint32_t at = *where_of(cache, l->layer, uses[i].expert);
+        const bool is_here = at != NO_SLOT && cache->slots[at].is_evictable; /* still */
+        if (is_here) {
+            cache->stats.n_guesses_used += cache->slots[at].is_guess;
+            cache->slots[at].is_guess = false;
+            victims_remove(&tier_of(cache, at)->victims, at);
+        }
+        cache_count_use(cache, l->layer, &uses[i]);
+        if (is_here)
+            victims_add(&tier_of(cache, at)->victims, at);
+    }
+    for (uint32_t i = 0; i < cache->n_tiers; i++)
+        victims_refresh(&cache->tiers[i].victims, l->layer);
+}
+
+void expert_cache_catch_up(struct expert_cache *cache)
+{
+    struct use_log *log = &cache->log;
+    const struct expert_use *uses = log->uses;
+    for (uint32_t i = 0; i < log->n_layers; i++) {
+        count_layer(cache, &log->layers[i], uses);
+        uses += log->layers[i].n;
+    }
+    log->n_layers = log->n_uses = 0;
+}
+
+void expert_cache_count(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
+                        const struct expert_use *uses, uint32_t n)
+{
+    struct use_log *log = &cache->log;
+    assert(!cache->plan.is_open && n <= log->max_uses);
+    if (log->n_layers == cache->model->n_expert_layers || n > log->max_uses - log->n_uses)
+        expert_cache_catch_up(cache);
+    cache->stats.n_hits += n;
+    log->layers[log->n_layers++] = (struct logged_layer){layer, n_tokens, n};
+    memcpy(log->uses + log->n_uses, uses, n * sizeof *uses);
+    log->n_uses += n;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+void expert_cache_read_all(struct expert_cache *cache)
+{
+    assert(!cache->plan.is_open && !cache->reads_all);
+    cache->reads_all = !cache->tiers[0].memory->is_host;
+    if (cache->reads_all)
+        background_read_all(cache);
+}

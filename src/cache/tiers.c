@@ -1,0 +1,285 @@
+/* Two tiers: experts that move between a device's memory and the host's. Transfers run beside the
+ * device's queue, in the order in which they were started (base/link.h). So a slot that a transfer
+ * reads may be the target of a later one at once; only the host must wait before it reads or writes
+ * a slot that is moving. */
+#include <assert.h>
+
+#include "base/link.h"
+#include "base/mem.h"
+#include "cache/expert_cache_internal.h"
+
+/* An expert that takes the place of another is two transfers, which those that are sent for one use
+ * wait for. So many plans earn one such move, and so many moves can be saved up. */
+#define PLANS_PER_MOVE 4
+#define MAX_MOVES 8
+/* Pages are locked so many bytes at a time, when the first of them is used. */
+#define CHUNK_BYTES (64ull << 20)
+
+static const struct memory *device_memory(const struct expert_cache *cache)
+{
+    return cache->tiers[0].memory;
+}
+
+/* ---- locked pages ---------------------------------------------------------------------------- */
+
+static uint64_t pool_bytes(const struct expert_cache *cache, const struct tier *tier)
+{
+    return tier->n_max * cache->model->expert_slot_bytes;
+}
+
+int transfers_init(struct expert_cache *cache, struct fm_error *err)
+{
+    struct transfers *t = &cache->transfers;
+    if (cache->n_tiers < 2)
+        return 0;
+    assert(device_memory(cache)->link != NULL && cache->tiers[1].memory->is_host);
+    t->n_chunks = (pool_bytes(cache, &cache->tiers[1]) - 1) / CHUNK_BYTES + 1;
+    t->is_pinned = mem_new(t->n_chunks, sizeof *t->is_pinned, "the expert cache", err);
+    return t->is_pinned != NULL ? 0 : FM_ERR_NOMEM;
+}
+
+/* The pages of a chunk. The last one ends with the last whole page of the pool. */
+static uint64_t chunk_bytes(const struct expert_cache *cache, uint64_t chunk)
+{
+    const uint64_t all = pool_bytes(cache, &cache->tiers[1]) / MEM_PAGE * MEM_PAGE;
+    const uint64_t begin = chunk * CHUNK_BYTES;
+    return all - begin < CHUNK_BYTES ? all - begin : CHUNK_BYTES;
+}
+
+static void change_chunk(struct expert_cache *cache, uint64_t chunk, bool pins)
+{
+    const struct memory *m = device_memory(cache);
+    char *at = cache->tiers[1].pool + chunk * CHUNK_BYTES;
+    bool *is_pinned = &cache->transfers.is_pinned[chunk];
+    const uint64_t bytes = chunk_bytes(cache, chunk);
+    const struct tier *tier = &cache->tiers[1];
+    const uint64_t used = tier->n_slots * cache->model->expert_slot_bytes;
+    /* Locking takes memory: not that of slots which are not in use. */
+    const bool is_whole = tier->n_slots == tier->n_max || chunk * CHUNK_BYTES + bytes <= used;
+    if (*is_pinned == pins || bytes == 0 || (pins && !is_whole))
+        return;
+    if (pins)
+        *is_pinned = m->link->pin(m, at, bytes);
+    else
+        m->link->unpin(m, at, bytes);
+    *is_pinned &= pins;
+}
+
+void tiers_pin(struct expert_cache *cache, uint32_t slot)
+{
+    if (tier_number(cache, slot) == 0)
+        return;
+    const uint64_t bytes = cache->model->expert_slot_bytes;
+    const uint64_t at = (slot - cache->tiers[1].first) * bytes;
+    for (uint64_t i = at / CHUNK_BYTES; i <= (at + bytes - 1) / CHUNK_BYTES; i++)
+        change_chunk(cache, i, true);
+}
+
+void tiers_unpin(struct expert_cache *cache, const struct tier *tier, uint64_t begin, uint64_t end)
+{
+    if (tier != &cache->tiers[1] || begin == end)
+        return;
+    for (uint64_t i = begin / CHUNK_BYTES; i <= (end - 1) / CHUNK_BYTES; i++)
+        change_chunk(cache, i, false);
+}
+
+void transfers_clear(struct expert_cache *cache)
+{
+    struct transfers *t = &cache->transfers;
+    if (t->is_pinned == NULL)
+        return;
+    tiers_settle(cache);
+    for (uint64_t i = 0; i < t->n_chunks; i++)
+        change_chunk(cache, i, false);
+    mem_free(t->is_pinned);
+}
+
+/* ---- transfers ------------------------------------------------------------------------------- */
+
+bool tiers_is_moving(const struct expert_cache *cache, uint32_t slot)
+{
+    return cache->slots[slot].last_move > cache->transfers.n_settled;
+}
+
+void tiers_settle(struct expert_cache *cache)
+{
+    struct transfers *t = &cache->transfers;
+    if (t->n_settled == t->n_started)
+        return;
+    device_memory(cache)->link->settle(device_memory(cache));
+    t->n_settled = t->n_started;
+}
+
+void expert_cache_join(struct expert_cache *cache)
+{
+    struct transfers *t = &cache->transfers;
+    if (t->n_joined == t->n_started)
+        return;
+    device_memory(cache)->link->join(device_memory(cache));
+    t->n_joined = t->n_started;
+}
+
+void expert_cache_await(struct expert_cache *cache)
+{
+    tiers_settle(cache);
+}
+
+void tiers_look(struct expert_cache *cache)
+{
+    struct transfers *t = &cache->transfers;
+    if (t->n_settled < t->n_joined && memory_fence(device_memory(cache)) == 0)
+        t->n_settled = t->n_joined;
+}
+
+/* Starts a transfer of an expert between the host's memory at `host` and the device's. A chunk is
+ * locked as a whole, so a transfer has a part in each. */
+static void start_transfer(struct expert_cache *cache, char *to, const char *from,
+                           const char *host, uint32_t layer, uint64_t mark)
+{
+    const struct memory *m = device_memory(cache);
+    const uint64_t bytes = cache->model->expert_layers[layer].record.bytes;
+    const uint64_t at = (uint64_t)(host - cache->tiers[1].pool);
+    for (uint64_t done = 0; done < bytes;) {
+        const uint64_t to_border = CHUNK_BYTES - (at + done) % CHUNK_BYTES;
+        const uint64_t n = bytes - done < to_border ? bytes - done : to_border;
+        m->link->transfer(m, to + done, from + done, n, done == 0 ? mark : 0);
+        done += n;
+    }
+    cache->transfers.n_started++;
+}
+
+void expert_cache_send(struct expert_cache *cache, const struct expert_item *item, void *to,
+                       uint64_t mark)
+{
+    const char *from = item->slot;
+    const struct tier *below = &cache->tiers[1];
+    const uint64_t at = (uint64_t)(from - below->pool) / cache->model->expert_slot_bytes;
+    struct slot *slot = &cache->slots[below->first + at];
+    assert(item->tier == 1 && slot->is_current);
+    start_transfer(cache, to, from, from, slot->layer, mark);
+    slot->last_move = cache->transfers.n_started;
+    cache->stats.n_sent++;
+}
+
+/* ---- up and down ----------------------------------------------------------------------------- */
+
+/* Makes the second tier have an empty slot for an expert of this heat. */
+static bool make_room_below(struct expert_cache *cache, double heat)
+{
+    const struct tier *below = &cache->tiers[1];
+    if (below->first_empty != NO_SLOT)
+        return true;
+    const uint32_t coldest = victims_spare(&below->victims);
+    if (coldest == NO_VICTIM || slot_heat(cache, coldest) >= heat)
+        return false;
+    cache_drop_victim(cache, coldest);
+    return below->first_empty != NO_SLOT; /* the slot may be one that is given back */
+}
+
+bool tiers_move_down(struct expert_cache *cache, uint32_t from)
+{
+    const struct slot old = cache->slots[from];
+    const bool has_room = make_room_below(cache, slot_heat(cache, from));
+    cache_drop_victim(cache, from);
+    if (!has_room)
+        return false;
+    const uint32_t to = cache_assign_empty(cache, &cache->tiers[1], old.layer, old.expert,
+                                           SLOT_READY);
+    tiers_pin(cache, to);
+    memory_wait(device_memory(cache), old.last_use); /* who fills it does not wait for it */
+    start_transfer(cache, slot_memory(cache, to), slot_memory(cache, from), slot_memory(cache, to),
+                   old.layer, 0);
+    cache->slots[from].last_move = cache->slots[to].last_move = cache->transfers.n_started;
+    cache->slots[to].is_guess = old.is_guess;
+    cache_release(cache, to);
+    cache->stats.n_moved_down++;
+    return true;
+}
+
+/* Returns whether an expert of the second tier should take the place of one of the first: it was
+ * used more than once lately, and at least twice as often. */
+static bool is_worth_a_move(const struct expert_cache *cache, uint32_t below, uint32_t above)
+{
+    const struct slot *a = &cache->slots[below], *b = &cache->slots[above];
+    const double once = heat_level_of_one(&cache->heat);
+    const double level = heat_level(&cache->heat, a->layer, a->expert);
+    return level > 1.5 * once && level >= 2 * heat_level(&cache->heat, b->layer, b->expert);
+}
+
+/* Makes the first tier have an empty slot for an expert of the second. */
+static bool make_room_above(struct expert_cache *cache, uint32_t below)
+{
+    const struct tier *above = &cache->tiers[0];
+    if (above->first_empty != NO_SLOT)
+        return true;
+    const uint32_t coldest = victims_spare(&above->victims);
+    if (cache->transfers.n_moves_left == 0 || coldest == NO_VICTIM ||
+        !is_worth_a_move(cache, below, coldest))
+        return false;
+    cache->transfers.n_moves_left--;
+    (void)tiers_move_down(cache, coldest);
+    return above->first_empty != NO_SLOT; /* as above */
+}
+
+/* Moves an evictable expert of the second tier to the first. */
+static void move_up(struct expert_cache *cache, uint32_t from)
+{
+    const struct slot old = cache->slots[from];
+    cache_drop_victim(cache, from);
+    const uint32_t to = cache_assign_empty(cache, &cache->tiers[0], old.layer, old.expert,
+                                           SLOT_READY);
+    start_transfer(cache, slot_memory(cache, to), slot_memory(cache, from),
+                   slot_memory(cache, from), old.layer, 0);
+    cache->slots[from].last_move = cache->slots[to].last_move = cache->transfers.n_started;
+    cache_release(cache, to);
+    cache->stats.n_moved_up++;
+}
+
+/* The first tier's experts can be computed at once, the second's are computed elsewhere meanwhile
+ * or sent, and those that are on their way come last. */
+static unsigned order_of(const struct expert_cache *cache, uint32_t slot)
+{
+    return tier_number(cache, slot) == 1 ? 1 : tiers_is_moving(cache, slot) ? 2 : 0;
+}
+
+void tiers_sort_hits(struct expert_cache *cache)
+{
+    struct plan *plan = &cache->plan;
+    uint32_t n = 0;
+    for (uint32_t i = 0; cache->n_tiers > 1 && i < plan->n_hits; i++)
+        cache->stats.n_hits_below += tier_number(cache, plan->hit_slots[i]);
+    for (unsigned order = 0; cache->n_tiers > 1 && order < 2; order++)
+        for (uint32_t i = n; i < plan->n_hits; i++)
+            if (order_of(cache, plan->hit_slots[i]) == order) {
+                const uint32_t slot = plan->hit_slots[i];
+                plan->hit_slots[i] = plan->hit_slots[n];
+                plan->hit_slots[n++] = slot;
+            }
+}
+
+void tiers_fill_above(struct expert_cache *cache)
+{
+    const struct tier *below = &cache->tiers[1];
+    for (uint32_t i = 0; cache->n_tiers > 1 && i < below->n_slots; i++)
+        if (cache->slots[below->first + i].is_evictable && cache->tiers[0].first_empty != NO_SLOT)
+            move_up(cache, below->first + i);
+}
+
+void tiers_move_up(struct expert_cache *cache)
+{
+    const struct plan *plan = &cache->plan;
+    struct transfers *t = &cache->transfers;
+    /* A prompt uses nearly all experts: moving them would only drive out the hot ones. */
+    if (cache->n_tiers < 2 || plan->n_hits + plan->n_missing > READS_NEEDED)
+        return;
+    if (++t->n_plans % PLANS_PER_MOVE == 0 && t->n_moves_left < MAX_MOVES)
+        t->n_moves_left++;
+    for (uint32_t i = 0; i < plan->n_hits; i++) {
+        const uint32_t slot = plan->hit_slots[i];
+        const uint32_t expert = cache->slots[slot].expert;
+        /* Making room may take the very slot. */
+        if (tier_number(cache, slot) == 1 && cache->slots[slot].is_evictable &&
+            make_room_above(cache, slot) && *where_of(cache, plan->layer, expert) == slot)
+            move_up(cache, slot);
+    }
+}
