@@ -234,11 +234,18 @@ static uint64_t min_total(const struct budget *b, const struct model *model)
     return bytes_beside_slots(b, model) + (slots < all ? slots : all);
 }
 
+uint64_t budget_min_with_kv(const struct budget *b, const struct model *model, uint64_t kv)
+{
+    struct budget after = *b;
+    after.kv = kv;
+    return min_total(&after, model);
+}
+
 bool budget_change_kv(struct budget *b, const struct model *model, uint64_t kv, uint64_t max)
 {
     struct budget after = *b;
     after.kv = kv;
-    after.min = min_total(&after, model);
+    after.min = budget_min_with_kv(b, model, kv);
     if (kv > b->kv && after.min > max)
         return false;
     budget_change(&after, model, after.min > b->total ? after.min : b->total);

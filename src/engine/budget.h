@@ -71,6 +71,8 @@ void budget_add(struct budget *sum, const struct budget *b);
 /* Says with the arithmetic that `need` bytes do not fit into the total of b. */
 int budget_does_not_fit(const struct budget *b, const struct model *model, uint64_t need,
                         struct fm_error *err);
+/* Returns the least total with `kv` bytes of keys and values. */
+uint64_t budget_min_with_kv(const struct budget *b, const struct model *model, uint64_t kv);
 /* Counts `kv` bytes for keys and values from now on; the total grows where they need it. Returns
  * false, and changes nothing, when it would exceed `max`. */
 bool budget_change_kv(struct budget *b, const struct model *model, uint64_t kv, uint64_t max);

@@ -183,6 +183,28 @@ static bool follow_device(struct engine *e, uint64_t now_ns)
     return is_urgent;
 }
 
+/* Has the other stages free `bytes`, each in proportion to what it has above its minimum. Returns
+ * false, and changes nothing, when they cannot. */
+static bool take_from_others(struct engine *e, const struct stage *stage, uint64_t bytes)
+{
+    uint64_t room = 0;
+    for (uint32_t i = 0; i < e->n_stages; i++)
+        if (&e->stages[i] != stage)
+            room += e->stages[i].budget.total - e->stages[i].budget.min;
+    if (room < bytes)
+        return false;
+    for (uint32_t i = 0; i < e->n_stages && bytes > 0; i++) {
+        struct stage *other = &e->stages[i];
+        const uint64_t total = other->budget.total;
+        if (other == stage)
+            continue;
+        apply_to(e, other, total - take_share(total - other->budget.min, &bytes, &room));
+        if (other->cache != NULL)
+            expert_cache_settle(other->cache);
+    }
+    return true;
+}
+
 bool elastic_change_kv(struct engine *e, struct stage *stage, uint64_t kv)
 {
     if (stage->has_gpu)
@@ -191,9 +213,10 @@ bool elastic_change_kv(struct engine *e, struct stage *stage, uint64_t kv)
     struct budget *b = &stage->budget;
     const uint32_t n_before = b->n_slots;
     const uint64_t max = kv > b->kv ? elastic_kv_max(e) : p->max;
-    const uint64_t others = sum_of_totals(e) - b->total;
-    if (!budget_change_kv(b, stage->model, kv, max > others ? max - others : 0))
+    const uint64_t all = sum_of_totals(e) - b->total + budget_min_with_kv(b, stage->model, kv);
+    if (kv > b->kv && all > max && !take_from_others(e, stage, all - max))
         return false;
+    (void)budget_change_kv(b, stage->model, kv, UINT64_MAX); /* there is room now */
     struct budget sum;
     engine_budget(e, &sum);
     p->min = sum.min;

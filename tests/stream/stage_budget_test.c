@@ -143,6 +143,33 @@ static void test_keys_and_values(void **state)
     fm_model_close(model);
 }
 
+/* A budget with the fewest experts and full sessions has room for them in every stage, however
+ * unequal the stages' shares are: those that have more give it to one that needs it. */
+static void test_keys_and_values_take_from_others(void **state)
+{
+    static int32_t ids[CONTEXT - 1];
+    (void)state;
+    for (unsigned large = 0; large < N_STAGES; large++) {
+        uint64_t memory[N_STAGES] = {64 * MIB, 64 * MIB, 64 * MIB};
+        struct fm_error err = {0};
+        struct fm_session *session;
+        memory[large] = 2048 * MIB;
+        struct fm_model *model = open_cut(memory, one_thread, CONTEXT, FM_OFF);
+        must(fm_session_open(model, &session, &err), &err);
+        const struct fm_stats open = stats_of(model);
+        const uint64_t least =
+            open.memory_min_bytes + open.memory_kv_max_bytes - open.memory_kv_bytes;
+        must(fm_model_set_memory(model, least, &err), &err);
+        must(fm_session_eval(session, ids, CONTEXT - 1, &err), &err);
+        const struct fm_stats full = stats_of(model);
+        assert_int_equal(full.memory_kv_bytes, open.memory_kv_max_bytes);
+        assert_int_equal(full.memory_budget_bytes, least);
+        assert_true(sum_of(&full) <= least);
+        fm_session_close(session);
+        fm_model_close(model);
+    }
+}
+
 /* Under memory pressure every stage shrinks to its minimum. When memory is free again, keys and
  * values raise the budget in every stage, also in one without experts. */
 static void test_keys_and_values_after_pressure(void **state)
@@ -197,6 +224,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_idle_memory),
         cmocka_unit_test(test_keys_and_values),
+        cmocka_unit_test(test_keys_and_values_take_from_others),
         cmocka_unit_test(test_keys_and_values_after_pressure),
         cmocka_unit_test(test_reader),
     };
