@@ -265,6 +265,7 @@ const struct dialect dialect_deepseek_v3 = {
     .in_template = DEEPSEEK_OPEN,
     .also_in_template = DEEPSEEK_FENCE,
     .may_begin_closed = true,
+    .has_lone_calls = true,
     .tokens = deepseek_tokens,
     .stops = deepseek_stops,
     .openers = deepseek_openers,

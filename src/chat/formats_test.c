@@ -426,6 +426,11 @@ static void test_deepseek_v3(void **state)
         {0, S_OPEN "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"s\": \"",
          "call[ f]A[{\"s\": \"]broken[" S_OPEN
          "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"s\": \"]"},
+        /* A break inside a character. */
+        {0, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<＝", "call[ f]A[{}]"
+         "broken[<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}]C[<＝]"},
+        {0, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end＝", "call[ f]A[{}]"
+         "broken[<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end]C[＝]"},
         {0, S_CALL("function", "f"), "C[" S_CALL("function", "f") "]"},
         {0, S_CALL("function", "f\nx"), "C[" S_CALL("function", "f\nx") "]"},
         {0, S_CALL("function", "f\n```python\n{}```"), "C[" S_CALL("function",

@@ -5,9 +5,10 @@ usage: formats.py make SGLANG MLX TEMPLATES OUT.json [N [NAME...]]
        formats.py check MESSAGE_LINES [SAMPLES.json]
 
 make: makes random tools and calls of them, N times per template (default 60), for all formats or
-the named ones. TEMPLATES is llama.cpp's models/templates; jinja2 writes each answer with them, and reading it must give the same
-calls, content and reasoning. The detectors of sglang (an unpacked wheel), the parsers of mlx-lm (an
-unpacked wheel) and OpenAI's package openai-harmony read the answers too. Needs jinja2, pydantic,
+the named ones. TEMPLATES is llama.cpp's models/templates; jinja2 writes each answer with them, and
+reading it must give the same calls, content and reasoning. The detectors of sglang (an unpacked
+wheel), the parsers of mlx-lm (an unpacked wheel) and OpenAI's package openai-harmony read the
+answers too. Needs jinja2, pydantic,
 orjson, partial-json-parser, regex and openai-harmony, whose vocabulary is found through
 TIKTOKEN_ENCODINGS_BASE.
 
