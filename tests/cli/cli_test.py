@@ -319,7 +319,7 @@ class Completions(Case):
 
 
 class Run(Case):
-    TYPES = {"text": str, "tokens": list, "n_tokens": int, "n_prompt_tokens": int,
+    TYPES = {"text": str, "reasoning": str, "tokens": list, "n_tokens": int, "n_prompt_tokens": int,
              "n_prompt_reused": int,
              "tok_per_s": float, "prefill_tok_per_s": float, "hit_rate": float,
              "n_expert_hits": int, "n_expert_misses": int, "n_expert_late": int, "n_warmed": int,
