@@ -34,4 +34,8 @@ FAULTS = [
           'if (!refuse_expects_packed(&s->config))',
           'if (false)',
           ['unit.fold_test']),
+    Fault('a projector of images stops a model', 'src/arch/blocks_open.c',
+          'binder_ignore(b, "mm_projector.", true,',
+          'binder_ignore(b, "mm_other.", true,',
+          ['pack.native']),
 ]
