@@ -325,6 +325,9 @@ static void test_dsml(void **state)
     static const struct example tool_calls[] = {
         {THINKING, "hm</think>" DSML("tool_calls", "\n"),
          "R[hm]M[</think>]call[ f]A[{}]end[" DSML("tool_calls", "\n") "]"},
+        {THINKING, "hm\n\n" DSML("tool_calls", ""), "R[hm]call[ f]A[{}]end[\n\n"
+         DSML("tool_calls", "") "]"},
+        {THINKING, "a <" D "tool_calls> b</think>c", "R[a <" D "tool_calls> b]M[</think>]C[c]"},
         {0, DSML("tool_calls", STRING("s", "</" D "parameter> ")),
          "call[ f]A[{\"s\": \"</" D "parameter> \"}]"
          "end[" DSML("tool_calls", STRING("s", "</" D "parameter> ")) "]"},
@@ -361,6 +364,9 @@ static void test_kimi(void **state)
         /* A call ends reasoning that the model has not ended. */
         {THINKING, "hm" K_OPEN K_CALL("functions.f:0", "{}") K_CLOSE,
          "R[hm]call[functions.f:0 f]A[{}]end[" K_OPEN K_CALL("functions.f:0", "{}") K_CLOSE "]"},
+        {THINKING, "a\n" K_OPEN "b</think>c", "R[a\n" K_OPEN "b]M[</think>]C[c]"},
+        {THINKING | HELD, K_OPEN K_CALL("functions.f:0", "{]") "</think>c",
+         "R[" K_OPEN K_CALL("functions.f:0", "{]") "]M[</think>]C[c]"},
         {0, K_OPEN K_CALL("functions.f:0", "{\"s\": \"" K_CLOSE "\"}"),
          "call[functions.f:0 f]A[{\"s\": \"" K_CLOSE "\"}]"
          "end[" K_OPEN K_CALL("functions.f:0", "{\"s\": \"" K_CLOSE "\"}") "]"},
@@ -369,6 +375,15 @@ static void test_kimi(void **state)
         {0, K_OPEN K_CALL("functions.f:0", "{oh"), "call[functions.f:0 f]A[{]broken[" K_OPEN
          "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{]C[oh<|tool_call_end|>]"},
         {0, "<|tool_call", "C[<|tool_call]"},
+        /* Without the markers that end calls. */
+        {0, "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{} "
+         K_CALL("functions.g:1", "{}") K_CLOSE,
+         "call[functions.f:0 f]A[{}]"
+         "end[<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{} ]"
+         "call[functions.g:1 g]A[{}]end[" K_CALL("functions.g:1", "{}") K_CLOSE "]"},
+        {0, K_OPEN "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}" K_CLOSE "a",
+         "call[functions.f:0 f]A[{}]end[" K_OPEN
+         "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}" K_CLOSE "]C[a]"},
     };
     CHECK("kimi", list);
 }
