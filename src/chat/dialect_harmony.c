@@ -84,8 +84,10 @@ static void read_recipient(const char *header, size_t bytes, struct frame_header
 
 static void read_header(const char *header, size_t bytes, struct frame_header *out)
 {
-    const size_t at = find(header, bytes, CHANNEL);
-    const size_t skip = at < bytes ? at + sizeof CHANNEL - 1 : bytes;
+    size_t skip = bytes; /* where the last channel begins: a model may write two */
+    for (size_t at = find(header, bytes, CHANNEL); at < bytes;
+         at = skip + find(header + skip, bytes - skip, CHANNEL))
+        skip = at + sizeof CHANNEL - 1;
     const char *channel = header + skip;
     const size_t n = word_bytes(channel, bytes - skip);
     *out = (struct frame_header){.is_reasoning = is_word(channel, n, "analysis"),

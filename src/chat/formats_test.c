@@ -206,6 +206,10 @@ static void test_harmony(void **state)
          "M[" COMMENTARY " to=functions.f<|message|>]C[{}]M[<|call|>]"},
         {MUST_CALL, " to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
          "call[ f]A[{}]end[ to=functions.f<|channel|>commentary json<|message|>{}<|call|>]"},
+        /* Two channels: the last one counts. */
+        {0, COMMENTARY " to=assistant<|channel|>analysis<|message|>a<|end|>",
+         "M[" COMMENTARY " to=assistant<|channel|>analysis<|message|>]R[a]M[<|end|>]"},
+        {0, COMMENTARY FINAL "b", "M[" COMMENTARY FINAL "]C[b]"},
         /* Headers that are missing or cut. */
         {0, "Hi <|end|>", "C[Hi ]M[<|end|>]"},
         {0, "to", "C[to]"},

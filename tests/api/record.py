@@ -7,7 +7,7 @@ TEST_CHAT_CPP is tests/test-chat.cpp of llama.cpp, which the source package of l
 contains. Each record has the template, the answer as a model wrote it, the tools, whether the
 template was told to think, and what must be read: content, reasoning, calls. Tests of unfinished
 answers, of answers that go on with a given text, of schemas and of other ways to show reasoning are
-left out.
+left out. So are calls without tools: llama.cpp drops them, and here they are text.
 """
 import json
 import pathlib
@@ -156,6 +156,8 @@ def record(template, answer, chain):
         wanted["calls"] = message(calls=given["expect_tool_calls"][0])["calls"]
     tools = [tool(parts) for parts in given.get("tools", [[]])[0]]
     found = {"template": template, "answer": answer, "tools": tools, **wanted}
+    if not tools and not wanted["calls"] and not wanted["content"]:
+        return None
     if "enable_thinking" in given:
         found["thinking"] = given["enable_thinking"][0]
     return found
