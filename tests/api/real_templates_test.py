@@ -59,8 +59,9 @@ TEMPLATES = {
         "]~b]ai\n<think>\n", "]~b]ai\n<think>\n"),
     "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": (
         ["<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
-         '{"city": "Rome", "days": 3}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>'
-         "get_time\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>"
+         '{"city": "Rome", "days": 3}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function'
+         "<｜tool▁sep｜>get_time\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+         "<｜end▁of▁sentence｜>"
          "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>warm<｜tool▁output▁end｜>"],
         "<｜Assistant｜><think>", "<｜Assistant｜><think>\n</think>"),
     "Kimi-K2-Instruct": (
