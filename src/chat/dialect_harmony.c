@@ -75,9 +75,9 @@ static void read_recipient(const char *header, size_t bytes, struct frame_header
     if (n > sizeof prefix - 1 && memcmp(name, prefix, sizeof prefix - 1) == 0) {
         name += sizeof prefix - 1;
         n -= sizeof prefix - 1;
+    } else if (n == 0 || is_word(name, n, "assistant") || is_word(name, n, "user")) {
+        return; /* a message, not a call */
     }
-    if (n == 0 || is_word(name, n, "assistant") || is_word(name, n, "user"))
-        return;
     out->name = name;
     out->name_bytes = n;
 }

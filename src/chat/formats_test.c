@@ -186,6 +186,10 @@ static void test_harmony(void **state)
          "end[" START " to=functions.f" COMMENTARY "<|message|>{\"s\": \"<|end|>\"}<|call|>]"},
         {0, COMMENTARY " to=functions.f<|message|><|call|>",
          "call[ f]A[{}]end[" COMMENTARY " to=functions.f<|message|><|call|>]"},
+        {0, COMMENTARY " to=functions.user<|message|>{}<|call|>",
+         "call[ user]A[{}]end[" COMMENTARY " to=functions.user<|message|>{}<|call|>]"},
+        {0, COMMENTARY " to=user<|message|>{}<|end|>",
+         "M[" COMMENTARY " to=user<|message|>]C[{}]M[<|end|>]"},
         /* Text before a call, two calls, analysis between them. */
         {0, COMMENTARY "<|message|>I look.<|end|>" START COMMENTARY
          " to=functions.f<|message|>{}<|call|>"

@@ -5,6 +5,7 @@ model for each, with a small template of its own that shows the format and what 
 usage: dialects_test.py PROGRAM [PART...]
 """
 import json
+import pathlib
 import subprocess
 import sys
 import unittest
@@ -135,8 +136,9 @@ class Dialect(Forms):
     def test_odd_names(self):
         """A tool whose name holds markup is called by that name, or refused."""
         n_called = 0
-        for name in ("a<b", "<|call|>", "a b", 'a"b', "a>b", "a:0", "functions.f", "a\u00e9", "a=b",
-                     "</invoke>", "<\uff5ctool\u2581sep\uff5c>", "```json", "x\\y"):
+        for name in ("a<b", "<|call|>", "a b", 'a"b', "a>b", "a:0", "functions.f", "a\u00e9",
+                     "a=b", "user", "</invoke>", "<\uff5ctool\u2581sep\uff5c>", "```json",
+                     "x\\y"):
             tool = {"type": "function", "function": {"name": name, "parameters": ONLY}}
             status, answer = self.server.post("/v1/chat/completions", {
                 "messages": [{"role": "user", "content": "A"}], "tools": [tool],
@@ -480,6 +482,11 @@ class Harmony(Dialect):
             self.assertEqual(self.reasoning(dialect, "O", self.for_schema)[0], "So {}")
             # Text before the final message is not part of the value.
             self.assertEqual(self.reasoning(dialect, "Q", self.for_schema)[0], "I say ")
+        path = pathlib.Path(self.folder.name) / "schema"
+        path.write_text(json.dumps(self.for_schema))
+        answer = json.loads(self.run_program("-p", "O", "--json", "-n", "600", "--json-schema",
+                                             path).stdout)
+        self.assertEqual((json.loads(answer["text"]), answer["reasoning"]), ({"a": 7}, "So {}"))
 
     @classmethod
     def shown_call(cls):
