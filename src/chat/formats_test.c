@@ -12,6 +12,7 @@
 #include "chat/dialect.h"
 #include "chat/message.h"
 #include "text/json_scan.h"
+#include "text/unicode.h"
 
 enum { RECORD_BYTES = 1 << 14 };
 
@@ -35,6 +36,7 @@ static void take(void *ctx, const struct message_event *e)
     static const char *const names[] = {"R[", "C[", "M[", "call[", "A[", "end[", "broken[", ""};
     struct record *r = ctx;
     const bool may_go_on = e->kind <= MESSAGE_MARKUP || e->kind == MESSAGE_CALL_ARGUMENTS;
+    assert_int_equal(utf8_count_bad((const uint8_t *)e->text, e->text_bytes), 0);
     if (r->last >= 0 && r->last != (int)e->kind)
         put(r, "]", 1);
     if (r->last != (int)e->kind)
@@ -463,6 +465,25 @@ static void test_deepseek_v3(void **state)
     CHECK("deepseek", list);
 }
 
+/* A call that becomes too long breaks anywhere, but no event ends inside a character. */
+static void test_long_calls(void **state)
+{
+    (void)state;
+    static struct record r;
+    static const char kimi[] = K_OPEN K_CALL("functions.f:0", "{\"s\": \"é€😀é€😀\"}") K_CLOSE;
+    static const char deepseek[] = S_OPEN V3_CALL("f", "{\"s\": \"é€😀é€😀\"}") S_CLOSE;
+    const struct dialect *dialects[3];
+    for (size_t n = 1; n <= sizeof deepseek; n++)
+        for (unsigned flags = 0; flags <= (MUST_CALL | HELD); flags += HELD) {
+            struct message_options options = options_of("kimi", flags & ~NO_CALLS, dialects);
+            options.call_bytes = n;
+            run(&r, &options, kimi, 1, 1);
+            options = options_of("deepseek-v3", flags & ~NO_CALLS, dialects);
+            options.call_bytes = n;
+            run(&r, &options, deepseek, 1, 1);
+        }
+}
+
 /* ---- special tokens ----------------------------------------------------------------------- */
 
 /* Where the vocabulary has a token for a marker, its characters alone are text. */
@@ -570,7 +591,7 @@ int main(void)
         cmocka_unit_test(test_harmony), cmocka_unit_test(test_glm),
         cmocka_unit_test(test_minimax), cmocka_unit_test(test_dsml),
         cmocka_unit_test(test_kimi),    cmocka_unit_test(test_deepseek),
-        cmocka_unit_test(test_deepseek_v3),
+        cmocka_unit_test(test_deepseek_v3), cmocka_unit_test(test_long_calls),
         cmocka_unit_test(test_special), cmocka_unit_test(test_places),
         cmocka_unit_test(test_streams),
     };

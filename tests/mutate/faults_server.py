@@ -500,7 +500,7 @@ FAULTS = [
     Fault('arguments end inside a character', 'src/chat/message.c',
           '        flush(m, false);\n        m->out.n = 0; /* of a cut character */\n',
           '        flush(m, true);\n',
-          ['fuzz.formats']),
+          ['unit.formats_test']),
     Fault('a name that holds markup is forced', 'src/server/constrain.c',
           'if (!message_can_name(dialects, name))',
           'if (false)',
