@@ -38,4 +38,8 @@ FAULTS = [
           'binder_ignore(b, "mm_projector.", true,',
           'binder_ignore(b, "mm_other.", true,',
           ['pack.native']),
+    Fault('turned rows are not compared with a second read', 'src/model/dense_check.c',
+          'else if (reads[i].turned != NULL)',
+          'else if (false)',
+          ['fault.damaged_reads']),
 ]
