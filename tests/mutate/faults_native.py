@@ -42,4 +42,8 @@ FAULTS = [
           'else if (reads[i].turned != NULL)',
           'else if (false)',
           ['fault.damaged_reads']),
+    Fault('every head counts as a tensor', 'src/model/binder.c',
+          '.n_tensors += (use->counted >> i & 1) == 0;',
+          '.n_tensors += 1;',
+          ['pack.native']),
 ]
