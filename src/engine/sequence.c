@@ -51,6 +51,7 @@ void sequence_sizes(const struct model *model, const struct kv_format *kv_format
         arch->state(model->arch, i, &s);
         sizes->kv_position_bytes += position_bytes(&s, kv_format);
         sizes->recurrent_bytes += recurrent_bytes(&s);
+        sizes->position_mul_adds += s.position_mul_adds;
     }
 }
 
@@ -299,6 +300,23 @@ void sequence_rewind(struct sequence *s, uint32_t position)
     s->position = to;
     s->is_torn = false;
     s->next_position = 0;
+}
+
+void sequence_repeat(struct sequence *s, uint32_t n_positions)
+{
+    assert(!s->is_torn && n_positions >= s->position && sequence_holds(s, n_positions));
+    for (uint32_t i = 0; i < s->n_parts; i++) {
+        const struct sequence_part *part = &s->parts[i];
+        const uint32_t n = part->blocks.n_positions, n_full = s->position / n;
+        assert(n_full > 0);
+        for (uint32_t b = n_full; b < (n_positions + n - 1) / n; b++)
+            memory_copy(part->memory, (char *)part->kv.at + b * part->blocks.bytes,
+                        (char *)part->kv.at + b % n_full * part->blocks.bytes, part->blocks.bytes);
+    }
+    for (uint32_t i = 0; i < s->n_marks; i++)
+        s->marks[i] = 0;
+    s->next_position = 0;
+    s->position = n_positions;
 }
 
 static void copy_part(struct sequence *to, const struct sequence *from, uint32_t i,
