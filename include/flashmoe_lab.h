@@ -418,6 +418,9 @@ struct fm_synth_options {
     bool plan_only;       /* check and compute everything, write nothing */
     fm_work_fn *progress;
     void *progress_ctx;
+    /* Write headers and configuration only. The files have their full length but hold no weights,
+     * so they take almost no space: such a model can be inspected and planned, not run. */
+    bool headers_only;
 };
 
 struct fm_synth_result {

@@ -60,6 +60,7 @@ struct dialect {
      * the call itself, to count calls or to name a result. */
     bool may_restore;
     bool may_begin_closed; /* an answer may begin with the end of reasoning, which is markup */
+    bool has_lone_calls; /* templates write calls only of a message whose content is null */
     bool has_call_ids; /* templates and models write ids as functions.NAME:NUMBER */
     /* Takes the next byte after an opener (tc->opener). */
     enum toolcall_status (*push)(struct toolcall *tc, uint8_t byte);

@@ -394,6 +394,52 @@ static void test_deepseek(void **state)
     CHECK("deepseek", list);
 }
 
+#define V3_CALL(name, json) S_CALL("function", name "\n```json\n" json "\n```")
+
+/* Both forms of DeepSeek's calls are read in both dialects. */
+static void test_deepseek_v3(void **state)
+{
+    (void)state;
+    static const struct example list[] = {
+        {0, "Yes.\n" S_OPEN V3_CALL("f", "{\"i\": 1}") "\n" V3_CALL("g", "{}") S_CLOSE,
+         "C[Yes.]call[ f]A[{\"i\": 1}]end[\n" S_OPEN V3_CALL("f", "{\"i\": 1}") "\n]"
+         "call[ g]A[{}]end[" V3_CALL("g", "{}") S_CLOSE "]"},
+        {THINKING, "hm\n</think>\n\n" S_OPEN V3_CALL("f", "{\n  \"s\": \"a\"\n}") S_CLOSE,
+         "R[hm]M[\n</think>\n\n]call[ f]A[{\n  \"s\": \"a\"\n}]"
+         "end[" S_OPEN V3_CALL("f", "{\n  \"s\": \"a\"\n}") S_CLOSE "]"},
+        /* Markers and fences in a string are text. */
+        {0, S_OPEN V3_CALL("f", "{\"s\": \"\\n```<｜tool▁call▁end｜>\"}") S_CLOSE,
+         "call[ f]A[{\"s\": \"\\n```<｜tool▁call▁end｜>\"}]"
+         "end[" S_OPEN V3_CALL("f", "{\"s\": \"\\n```<｜tool▁call▁end｜>\"}") S_CLOSE "]"},
+        /* A fence, the newline of a fence or the arguments are missing; the type is another. */
+        {0, S_CALL("function", "f\n{}"), "call[ f]A[{}]end[" S_CALL("function", "f\n{}") "]"},
+        {0, S_CALL("tool", " f \r\n```json{}```"),
+         "call[ f]A[{}]end[" S_CALL("tool", " f \r\n```json{}```") "]"},
+        {0, S_CALL("function", "f\n```json\n```"),
+         "call[ f]A[{}]end[" S_CALL("function", "f\n```json\n```") "]"},
+        {0, S_CALL("f", "{\"i\": 1}"), "call[ f]A[{\"i\": 1}]end[" S_CALL("f", "{\"i\": 1}") "]"},
+        {0, S_CALL("f", ""), "call[ f]A[{}]end[" S_CALL("f", "") "]"},
+        {0, S_CALL("f", " {}"), "call[ f]A[{}]end[" S_CALL("f", " {}") "]"},
+        /* The answer ends early. */
+        {0, S_OPEN "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n`",
+         "call[ f]A[{}]end[" S_OPEN "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n`]"},
+        {0, S_OPEN "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"s\": \"",
+         "call[ f]A[{\"s\": \"]broken[" S_OPEN
+         "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"s\": \"]"},
+        /* A break inside a character. */
+        {0, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<＝", "call[ f]A[{}]"
+         "broken[<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}]C[<＝]"},
+        {0, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end＝", "call[ f]A[{}]"
+         "broken[<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end]C[＝]"},
+        {0, S_CALL("function", "f"), "C[" S_CALL("function", "f") "]"},
+        {0, S_CALL("function", "f\nx"), "C[" S_CALL("function", "f\nx") "]"},
+        {0, S_CALL("function", "f\n```python\n{}```"), "C[" S_CALL("function",
+         "f\n```python\n{}```") "]"},
+    };
+    CHECK("deepseek-v3", list);
+    CHECK("deepseek", list);
+}
+
 /* ---- special tokens ----------------------------------------------------------------------- */
 
 /* Where the vocabulary has a token for a marker, its characters alone are text. */
@@ -501,6 +547,7 @@ int main(void)
         cmocka_unit_test(test_harmony), cmocka_unit_test(test_glm),
         cmocka_unit_test(test_minimax), cmocka_unit_test(test_dsml),
         cmocka_unit_test(test_kimi),    cmocka_unit_test(test_deepseek),
+        cmocka_unit_test(test_deepseek_v3),
         cmocka_unit_test(test_special), cmocka_unit_test(test_places),
         cmocka_unit_test(test_streams),
     };

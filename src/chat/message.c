@@ -475,9 +475,13 @@ static void break_call(struct message *m, bool is_end)
     if (m->options.is_call && !m->is_begun && m->call.is_ready)
         give_call_begin(m);
     if (m->is_begun) {
+        /* A character that the break has cut is content, with its other bytes. */
+        const size_t n_whole = n - n_marker - (is_end ? 0 : cut_bytes(raw, n - n_marker));
         take_arguments(m);
-        flush(m, true);
-        give(m, MESSAGE_CALL_BROKEN, raw, n - n_marker);
+        flush(m, false);
+        m->out.n = 0; /* of a cut character */
+        give(m, MESSAGE_CALL_BROKEN, raw, n_whole);
+        take_text(m, raw + n_whole, n - n_marker - n_whole);
     } else {
         emit(m, MESSAGE_MARKUP, raw, m->raw_header);
         take_text(m, raw + m->raw_header, n - n_marker - m->raw_header);

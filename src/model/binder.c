@@ -119,10 +119,25 @@ static void add_pointer(struct binder *b, const void **at, uint64_t dense_offset
         b->pointers[b->n_pointers++] = (struct dense_pointer){at, dense_offset};
 }
 
-/* Formats the name; a name that does not fit is no tensor's name. */
+void binder_note(struct binder *b, const char *name)
+{
+    const struct source *source = b->model->source;
+    const struct tensor_info *t = source_find(source, name);
+    if (t != NULL)
+        b->model->uses[t - source->tensors].role = TENSOR_MATRIX;
+    else
+        name_set_add(&b->probe->wanted_tensors, name, strlen(name));
+}
+
+/* Formats the name; a name that does not fit is no tensor's name. Returns false if nothing is to be
+ * bound. */
 static bool format_name(struct binder *b, char *name, const char *fmt, va_list args)
 {
     int n = vsnprintf(name, BINDER_NAME_BYTES, fmt, args);
+    if (n > 0 && n < BINDER_NAME_BYTES && b->probe != NULL) {
+        binder_note(b, name);
+        return false;
+    }
     if (n > 0 && n < BINDER_NAME_BYTES)
         return true;
     b->rc = err_set(b->err, FM_ERR_FORMAT, "%s: a tensor name is too long", b->model->source->path);
@@ -538,7 +553,7 @@ void binder_ignore(struct binder *b, const char *prefix, bool is_warning, const 
 {
     const unsigned n = mark_prefix(b, prefix, TENSOR_IGNORED);
     b->model->n_ignored_tensors += n;
-    if (n > 0)
+    if (n > 0 && b->probe == NULL)
         (is_warning ? log_warn : log_info)("model", "%u tensors below '%s' are not used: %s", n,
                                            prefix, why);
 }
@@ -547,7 +562,10 @@ int binder_finish(struct binder *b)
 {
     const struct source *source = b->model->source;
     for (size_t i = 0; i < source->n_tensors && b->rc == 0; i++)
-        if (b->model->uses[i].role == TENSOR_UNKNOWN)
+        if (b->model->uses[i].role == TENSOR_UNKNOWN && b->probe != NULL)
+            name_set_add(&b->probe->other_tensors, source->tensors[i].name,
+                         strlen(source->tensors[i].name));
+        else if (b->model->uses[i].role == TENSOR_UNKNOWN)
             b->rc = err_set(b->err, FM_ERR_UNSUPPORTED,
                             "%s: tensor '%s' does not belong to a '%s' model; ignoring it would "
                             "give wrong results",

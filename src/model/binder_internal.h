@@ -3,6 +3,7 @@
 #define FLASHMOE_MODEL_BINDER_INTERNAL_H
 
 #include "model/binder.h"
+#include "model/probe.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -59,6 +60,7 @@ struct binder {
     size_t n_copies, cap_copies;
     size_t cap_expert_layers;
     uint64_t dense_bytes, lookup_bytes;
+    struct probe *probe; /* notes names and binds nothing (probe.h); NULL: binds */
 };
 
 #define BINDER_NAME_BYTES 512
@@ -80,6 +82,8 @@ bool binder_is_cut(const struct quant *quant, unsigned part, uint64_t first);
 
 int binder_init(struct binder *b, struct model *model, struct fm_error *err);
 void binder_clear(struct binder *b);
+/* Notes a tensor that a family asks for. */
+void binder_note(struct binder *b, const char *name);
 /* Fails if no call has named one of the tensors. */
 int binder_finish(struct binder *b);
 

@@ -43,8 +43,9 @@ COMMANDS = {
     "template": "tools no-generation-prompt set tokens json help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
     "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
-    "plan": "context routes " + ENGINE + " json quiet help",
-    "bench decode": "tokens repeat prompt context routes profile " + ENGINE + " json quiet verbose help",
+    "plan": "context routes disk-speed memory-speed " + ENGINE + " json quiet help",
+    "bench decode": "tokens repeat prompt context routes profile " + ENGINE +
+                    " json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
@@ -53,8 +54,8 @@ COMMANDS = {
     "doctor": "quick threads pin cpu json quiet help",
     "synth": "layers hidden heads kv-heads head-dim experts used expert-width shared-width "
              "key-heads value-heads key-dim value-dim conv interval vocab context form "
-             "experts-format dense-format embed-format head-format split-size seed threads dry-run "
-             "json quiet help",
+             "experts-format dense-format embed-format head-format split-size seed threads "
+             "headers-only dry-run json quiet help",
     "completions": "help",
     "help": "man help",
 }
@@ -319,7 +320,7 @@ class Completions(Case):
 
 
 class Run(Case):
-    TYPES = {"text": str, "tokens": list, "n_tokens": int, "n_prompt_tokens": int,
+    TYPES = {"text": str, "reasoning": str, "tokens": list, "n_tokens": int, "n_prompt_tokens": int,
              "n_prompt_reused": int,
              "tok_per_s": float, "prefill_tok_per_s": float, "hit_rate": float,
              "n_expert_hits": int, "n_expert_misses": int, "n_expert_late": int, "n_warmed": int,

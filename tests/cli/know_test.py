@@ -296,6 +296,24 @@ class Plan(Case):
                      "every expert fits", "the smallest that works", "--memory <-"):
             self.assertIn(word, out)
 
+    def test_another_machine(self):
+        """Speeds that are given are used, nothing is measured, and no memory is too much."""
+        speeds = ("--disk-speed", "2", "--memory-speed", "50")
+        rows = [self.plan("nano", "--memory", "900T", *speeds, "--threads", "4")
+                for _ in range(2)]
+        self.assertEqual(rows[0]["disk_read_gb_per_s"], 2)
+        self.assertEqual(rows[0]["memory_read_gb_per_s"], 50)
+        least = [row["budgets"][0] for row in rows]
+        self.assertEqual(least[0]["limit"], least[1]["limit"])
+        self.assertAlmostEqual(least[0]["limit"]["t_io_s"], least[0]["limit"]["miss_bytes"] / 2e9)
+        self.assertEqual(rows[0]["budgets"][-1]["memory_budget_bytes"], 900 << 40)
+        out = self.assert_works(flashmoe("plan", *SMALL, *speeds)).stdout
+        self.assertIn("\nmemory read  50.0 GB/s, as given\ndisk read    2.0 GB/s, as given\n", out)
+        self.assertNotIn("measured", out)
+        self.assert_fails(flashmoe("plan", *SMALL, *speeds[:2]), 2, "--memory-speed")
+        self.assert_fails(flashmoe("plan", *SMALL, *speeds[2:]), 2, "--disk-speed")
+        self.assert_fails(flashmoe("plan", "nano", *speeds), 2, "need --memory")
+
     def test_faults(self):
         self.assert_fails(flashmoe("plan", "nano", "--policy", "best"), 1, "'best'")
         self.assert_fails(flashmoe("plan", "nano", "--routes", "gen:what=1"), 1, "what")

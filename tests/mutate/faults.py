@@ -2,7 +2,8 @@
 import faults_engine
 import faults_families
 import faults_gpt_oss
+import faults_native
 import faults_server
 
 FAULTS = (faults_engine.FAULTS + faults_families.FAULTS + faults_gpt_oss.FAULTS +
-          faults_server.FAULTS)
+          faults_native.FAULTS + faults_server.FAULTS)

@@ -2,6 +2,28 @@
 from fault import Fault
 
 FAULTS = [
+    Fault('unknown: the first family is the nearest', 'src/model/unknown.c',
+          'if (rc != 0 || n > min ||', 'if (rc != 0 || min != SIZE_MAX ||',
+          ['oracle.unknown_models']),
+    Fault('unknown: fields are not compared', 'src/model/unknown.c',
+          'note_other_fields(probe, config->text);', '', ['oracle.unknown_models']),
+    Fault('unknown: tensors are not compared', 'src/model/unknown.c',
+          '(void)binder_finish(&b);', '', ['oracle.unknown_models']),
+    Fault('unknown: a probe stops at a field that is missing', 'src/model/config.c',
+          'if (rc == 0 || probe == NULL)', 'if (rc == 0 || probe != NULL || probe == NULL)',
+          ['oracle.unknown_models']),
+    Fault('unknown: experts are not found', 'src/model/binder_experts.c',
+          'if (rest == NULL || !is_expert_matrix(rest))', 'if (true)',
+          ['oracle.unknown_models']),
+    Fault('unknown: GGUF: the last family is the nearest', 'src/format/gguf_unknown.c',
+          'if (others->n > min ||', 'if (false && others->n > min ||', ['oracle.unknown_models']),
+    Fault('plan: given speeds are not used', 'apps/cli/cmd_plan.c',
+          'p->is_elsewhere = has_disk && has_memory;', 'p->is_elsewhere = false;',
+          ['cli.KnowPlan']),
+    Fault('synth: headers alone take disk space', 'src/lab/synth_write.c',
+          'return w->has_headers_only ? plat_set_size(out->fd, out->path, bytes, err)\n'
+          '                               : plat_reserve',
+          'return plat_reserve', ['synth.Forms']),
     Fault('family: rows in pairs are left as they are', 'src/arch/mix_attention.c',
           '{r - at + 2 * (at % half) + at / half, 1}', '{r, 1}',
           ['oracle.frozen']),

@@ -208,10 +208,11 @@ def values_of(field, base):
 
 def engine_fields():
     """Returns names in quotes in the files that read a configuration."""
+    files = [path for path in (SOURCE / "arch").glob("*.c")
+             if not path.stem.endswith(("_gguf", "_test"))]
     found = set()
-    for path in ("arch/blocks_open.c", "arch/mix_attention.c", "arch/mix_delta_net.c",
-                 "arch/minimax_m2.c", "model/config.c", "model/model.c"):
-        found |= set(re.findall(r'"([a-z][a-z_0-9]+)"', (SOURCE / path).read_text()))
+    for path in [*files, SOURCE / "model/config.c", SOURCE / "model/model.c"]:
+        found |= set(re.findall(r'"([a-z][a-z_0-9]+)"', path.read_text()))
     return found
 
 
@@ -447,7 +448,7 @@ def reference(folder, tokens):
         kind = AutoModelForImageTextToText
     text = AutoConfig.from_pretrained(folder).get_text_config()
     n_experts = getattr(text, "num_experts", None) or text.num_local_experts
-    inner = getattr(text, "moe_intermediate_size", text.intermediate_size)
+    inner = getattr(text, "moe_intermediate_size", None) or text.intermediate_size
     size = text.vocab_size + text.num_hidden_layers * n_experts * inner
     if size * text.hidden_size > MAX_PARAMETERS:  # a default replaced a field
         raise ValueError(f"{size * text.hidden_size:.2g} parameters")

@@ -222,6 +222,31 @@ class Forms(Case):
         self.assertEqual(self.generate(parts[0])["logits_hash"],
                          self.generate(self.dir / "whole.gguf")["logits_hash"])
 
+    def test_headers_only(self):
+        """Files of full length that take no space; the model can be inspected and planned. What a
+        run would read is not there, and a packed model says so."""
+        for name in ("a.fmoe", "hf", "a.gguf"):
+            with self.subTest(name):
+                whole = self.synth("tiny-next", "whole-" + name)
+                empty = self.synth("tiny-next", name, "--headers-only")
+                files = sorted(empty.iterdir()) if empty.is_dir() else [empty]
+                for file in files:
+                    other = whole / file.name if empty.is_dir() else whole
+                    if file.name != "model.json":
+                        self.assertEqual(file.stat().st_size, other.stat().st_size, file)
+                facts = [self.json("inspect", path) for path in (whole, empty)]
+                for found in facts:
+                    found.pop("model")
+                self.assertEqual(*facts)
+                self.json("plan", empty, "--memory", "1G", "--disk-speed", "1", "--memory-speed",
+                          "10")
+        weights = self.dir / "a.fmoe" / "experts-000.bin"
+        self.assertEqual(set(weights.read_bytes()), {0})
+        self.assertEqual(weights.stat().st_blocks, 0)
+        refused = flashmoe("run", self.dir / "a.fmoe", "-p", "hi", "-n", "1", "-q")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("checksum", refused.stderr)
+
     def test_accounting(self):
         for shape in TINY:
             for name, more in ((f"{shape}.fmoe", ()), (f"{shape}-hf", ())):
