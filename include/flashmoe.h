@@ -174,6 +174,8 @@ struct fm_model_info {
     double rope_factor;        /* context length with scaling over that without */
     double attention_factor;   /* multiplies cosines and sines */
     unsigned original_context; /* positions without scaling */
+    /* Float multiply-adds of a token with every position before it; without layers with a window */
+    uint64_t mul_adds_per_position;
 };
 FM_API int fm_model_info(const struct fm_model *model, struct fm_model_info *info);
 

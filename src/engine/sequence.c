@@ -51,6 +51,7 @@ void sequence_sizes(const struct model *model, const struct kv_format *kv_format
         arch->state(model->arch, i, &s);
         sizes->kv_position_bytes += position_bytes(&s, kv_format);
         sizes->recurrent_bytes += recurrent_bytes(&s);
+        sizes->position_mul_adds += s.position_mul_adds;
     }
 }
 
@@ -342,6 +343,24 @@ static const char *state_at(const struct sequence *s, const struct sequence_part
     if (has_in_trail(s, position))
         return (const char *)part->block + slot_at(s, position) * part->recurrent_bytes;
     return sequence_mark_state(part, nearest_mark(s, position));
+}
+
+void sequence_repeat(struct sequence *s, uint32_t n_positions)
+{
+    assert(!s->is_torn && n_positions >= s->position && sequence_holds(s, n_positions));
+    for (uint32_t i = 0; i < s->n_parts; i++) {
+        const struct sequence_part *part = &s->parts[i];
+        const uint32_t n = part->blocks.n_positions, n_full = s->position / n;
+        assert(n_full > 0);
+        for (uint32_t b = n_full; b < (n_positions + n - 1) / n; b++)
+            memory_copy(part->memory, (char *)part->kv.at + b * part->blocks.bytes,
+                        (char *)part->kv.at + b % n_full * part->blocks.bytes, part->blocks.bytes);
+    }
+    for (uint32_t i = 0; i < s->n_marks; i++)
+        s->marks[i] = 0;
+    s->next_position = 0;
+    s->trail.is_there = false;
+    s->position = n_positions;
 }
 
 static void copy_part(struct sequence *to, const struct sequence *from, uint32_t i,

@@ -87,6 +87,7 @@ struct sequence_place {
 struct sequence_sizes {
     uint64_t kv_position_bytes; /* rows of one position, all layers */
     uint64_t recurrent_bytes;
+    uint64_t position_mul_adds; /* as in layer_state, all layers */
 };
 
 void sequence_sizes(const struct model *model, const struct kv_format *kv_format,
@@ -133,6 +134,10 @@ void sequence_rewind(struct sequence *sequence, uint32_t position);
 /* Makes `to` what `from` was at `position`, one that `from` can go back to. `to` is empty, of the
  * same model, and has memory for so many positions. */
 void sequence_copy(struct sequence *to, const struct sequence *from, uint32_t position);
+/* Moves on to n_positions without computing, for measurements: the blocks of KV that are full are
+ * copied in turn, and recurrent state stays as it is. One block is full at least, and there is
+ * memory for n_positions. No mark is left. */
+void sequence_repeat(struct sequence *sequence, uint32_t n_positions);
 /* Sets a mark at its position. */
 void sequence_mark(struct sequence *sequence);
 

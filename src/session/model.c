@@ -324,6 +324,7 @@ int fm_model_info(const struct fm_model *m, struct fm_model_info *out)
         .kv_position_bytes = sizes.kv_position_bytes,
         .kv_block_positions = blocks.n_positions,
         .state_bytes = sizes.recurrent_bytes,
+        .mul_adds_per_position = sizes.position_mul_adds,
         .n_ignored_tensors = model->n_ignored_tensors,
         .max_token_bytes = m->tokenizer != NULL
                                ? (unsigned)tokenizer_max_token_bytes(m->tokenizer) : 0,

@@ -168,6 +168,23 @@ int session_copy(struct fm_session *to, const struct fm_session *from, uint32_t 
     return 0;
 }
 
+int fm_session_repeat(struct fm_session *s, unsigned n_positions, struct fm_error *err)
+{
+    const uint32_t had = s->sequence->position, block = s->sequence->parts[0].blocks.n_positions;
+    const uint32_t n = had / block * block, end = engine_limits(&s->owner->engine)->n_context;
+    if (n == 0 || n_positions < had || n_positions > end)
+        return err_set(err, FM_ERR_ARG, "a session of %u tokens cannot be repeated up to %u: it "
+                       "needs %u to begin with, and the context ends at %u", had, n_positions,
+                       block, end);
+    const int rc = session_reach(s, n_positions, err);
+    if (rc != 0)
+        return rc;
+    for (uint32_t i = n; i < n_positions; i++)
+        s->ids[i] = s->ids[i - n];
+    sequence_repeat(s->sequence, n_positions);
+    return 0;
+}
+
 const float *fm_session_logits(const struct fm_session *s)
 {
     return s->has_logits ? s->logits : NULL;

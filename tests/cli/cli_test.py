@@ -44,7 +44,8 @@ COMMANDS = {
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
     "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
     "plan": "context routes disk-speed memory-speed " + ENGINE + " json quiet help",
-    "bench decode": "tokens repeat prompt routes profile " + ENGINE + " json quiet verbose help",
+    "bench decode": "tokens repeat prompt context routes profile " + ENGINE +
+                    " json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
