@@ -182,6 +182,7 @@ int fm_session_repeat(struct fm_session *s, unsigned n_positions, struct fm_erro
     for (uint32_t i = n; i < n_positions; i++)
         s->ids[i] = s->ids[i - n];
     sequence_repeat(s->sequence, n_positions);
+    s->draft.n = 0;
     return 0;
 }
 

@@ -32,8 +32,7 @@ PREFIX = "system system-file snapshots snapshot-limit "
 
 COMMANDS = {
     "run": "prompt file raw json-object json-schema routes trace stats logprobs profile json quiet "
-           "verbose help "
-           + PREFIX + SAMPLING + ENGINE,
+           "verbose help " + PREFIX + SAMPLING + ENGINE,
     "chat": PREFIX + SAMPLING + ENGINE + "no-history quiet verbose help",
     "launch": "url api-key model print help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
