@@ -35,6 +35,7 @@ struct layer_names {
 struct mixer_sizes {
     uint64_t max_cols; /* of its weights and heads */
     uint64_t floats_per_row; /* of scratch */
+    uint64_t floats_per_few; /* besides, for each of the first ARCH_FEW_ROWS rows */
     unsigned n_heads, head_dim, key_dim; /* as in arch_sizes */
 };
 
@@ -42,7 +43,7 @@ struct mixer_sizes {
 struct mix_buffers {
     const float *rope; /* [n, rotary_dim] */
     float *out;        /* [n, hidden] */
-    float *scratch;    /* [n, floats_per_row] */
+    float *scratch;    /* [n, floats_per_row], then [at most ARCH_FEW_ROWS, floats_per_few] */
 };
 
 struct mixer {

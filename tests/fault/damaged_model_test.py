@@ -431,7 +431,7 @@ class Config(Case):
 
     def test_quantised(self):
         """Refused by method, before any tensor is read."""
-        methods = ("gptq", "awq", "compressed-tensors", "bitsandbytes", "mxfp4", "torchao", "hqq",
+        methods = ("gptq", "awq", "bitsandbytes", "mxfp4", "torchao", "hqq",
                    "modelopt", "auto-round", "fbgemm_fp8", "quanto", "aqlm", "eetq", 4, None)
         for name in ("quantization_config", "compression_config"):
             for method in methods:
