@@ -397,6 +397,15 @@ static json_t *stop_json(const struct run *run)
     return json_text(text, strlen(text));
 }
 
+/* By the distance of a draft from the token before it. */
+static json_t *counts_json(const uint64_t counts[FM_DRAFTS_MAX])
+{
+    json_t *list = json_array();
+    for (unsigned i = 0; i < FM_DRAFTS_MAX; i++)
+        (void)json_array_append_new(list, json_integer((json_int_t)counts[i]));
+    return list;
+}
+
 static json_t *text_json(const struct run_text *text)
 {
     return json_text(text->bytes > 0 ? text->at : "", text->bytes);
@@ -412,7 +421,7 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
     return json_pack(
         "{s:o, s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s?,"
         " s:s?, s:s?, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:o, s:o, s:o, s:s,"
-        " s:o, s:o}",
+        " s:o, s:o, s:I, s:o, s:o}",
         "text", text_json(&run->text), "reasoning", text_json(&run->reasoning),
         "tokens", tokens,
         "n_tokens", (json_int_t)run->n_tokens,
@@ -442,7 +451,27 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
         "sampling", sampling_json(&run->sampling), "stop_string", stop_json(run),
         "model", json_text(app_model_path(run->args), strlen(app_model_path(run->args))),
         "architecture", run->info.architecture, "routes", json_label(stats->routes),
-        "approximate", json_label(stats->approximate));
+        "approximate", json_label(stats->approximate),
+        "n_decode_passes", (json_int_t)stats->n_decode_passes,
+        "n_drafted", counts_json(stats->n_drafted),
+        "n_drafts_accepted", counts_json(stats->n_drafts_accepted));
+}
+
+static void print_drafts(const struct fm_stats *stats)
+{
+    char shares[FM_DRAFTS_MAX * 8] = "";
+    size_t at = 0;
+    uint64_t n = 0;
+    for (unsigned i = 0; i < FM_DRAFTS_MAX && stats->n_drafted[i] > 0; i++) {
+        const double share =
+            100.0 * (double)stats->n_drafts_accepted[i] / (double)stats->n_drafted[i];
+        at += (size_t)snprintf(shares + at, sizeof shares - at, "%s%.0f%%", i > 0 ? ", " : "",
+                               share);
+        n += stats->n_drafts_accepted[i];
+    }
+    say("drafts: %llu of %llu tokens, in %llu passes; accepted by distance: %s",
+        (unsigned long long)n, (unsigned long long)stats->n_decode_tokens,
+        (unsigned long long)stats->n_decode_passes, shares);
 }
 
 static void print_closing_line(const struct run *run, const struct fm_stats *stats)
@@ -470,6 +499,8 @@ static void print_closing_line(const struct run *run, const struct fm_stats *sta
         human_bytes(stats->memory_budget_bytes, budget), seed);
     if (stats->gpu != NULL)
         say("GPU %s: %s", stats->gpu, gpu_report_work(NULL, stats, gpu));
+    if (stats->n_drafted[0] > 0)
+        print_drafts(stats);
     if (stats->n_shrinks > 0)
         say("memory was scarce: the expert cache shrank to %llu experts (--elastic off prevents "
             "this)", (unsigned long long)stats->n_cache_slots);

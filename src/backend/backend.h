@@ -41,6 +41,12 @@ struct backend_segment {
     /* After this many rows a mixer copies its recurrent parts from `state` to `mark`. 0 means
      * never. Operations do not look at it. */
     uint32_t mark_rows;
+    /* Where rows leave a trail, a mixer keeps the recurrent parts before the rows and behind each:
+     * those behind row r are in slot (slot + r + 1) % n_slots of a ring of slots, each slot_bytes
+     * long. `state` is in slot `slot`. n_slots 0: there is no trail. Operations do not look at
+     * it. */
+    uint32_t slot, n_slots;
+    uint64_t slot_bytes;
     /* The parts of the layer's state. Each operation's struct says which of them it uses. */
     void *state[BACKEND_STATE_PARTS];
     void *mark[BACKEND_STATE_PARTS]; /* NULL if the part is addressed by position */

@@ -24,7 +24,7 @@ struct dialect_opener {
     /* A closing tag that may follow such a call without an opening tag and is then ignored; NULL
      * for none. */
     const char *stray;
-    bool ends_reasoning; /* a call may begin inside reasoning, which it ends */
+    bool ends_reasoning; /* a call may begin inside reasoning, which it ends unless it breaks */
 };
 
 /* What the header of a message says. The name is borrowed from the header. */

@@ -19,8 +19,8 @@
  *   ```<｜tool▁call▁end｜> ...
  *
  * Both forms are read whichever one the template shows: if the arguments do not follow the
- * separator, a name does. The fences may be missing. The section's marker may be missing before a
- * call, and at the end. White space between the markers is skipped. */
+ * separator, a name does. The fences and the marker after a call may be missing, and so may the
+ * markers of the section. White space between the markers is skipped. */
 #include "chat/dialect.h"
 #include "chat/toolcall_value.h"
 
@@ -107,7 +107,7 @@ static enum toolcall_status push(struct toolcall *tc, uint8_t byte, const struct
 {
     /* The markers that may come in each state. */
     static const uint8_t sets[] = {[AT_CALL] = TAG_CALL, [AT_ARGUMENTS] = TAG_ARGUMENTS,
-                                   [AT_END] = TAG_END | TAG_END_FENCE,
+                                   [AT_END] = TAG_END | TAG_END_FENCE | TAG_CALL | TAG_CLOSE,
                                    [AT_NEXT] = TAG_CALL | TAG_CLOSE, [AT_FENCE] = TAG_FENCE};
     unsigned tag;
     if (tc->state == AT_CALL && strcmp(tc->opening, tags[0].text) == 0)
@@ -134,8 +134,9 @@ static enum toolcall_status push(struct toolcall *tc, uint8_t byte, const struct
         return read_id(tc, true) ? go(tc, IN_ARGUMENTS) : TOOLCALL_BROKEN;
     tc->next = tags[0].text;
     return tag == TAG_CLOSE       ? TOOLCALL_WHOLE
-           : tc->state == AT_NEXT ? TOOLCALL_NEXT
-                                  : go(tc, tag == TAG_CALL ? IN_NAME : AT_NEXT);
+           : tag == TAG_END       ? go(tc, AT_NEXT)
+           : tc->state == AT_CALL ? go(tc, IN_NAME)
+                                  : TOOLCALL_NEXT;
 }
 
 /* ---- Kimi --------------------------------------------------------------------------------- */

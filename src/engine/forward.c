@@ -364,8 +364,14 @@ static void point_at_layer(struct forward *f, uint32_t layer)
             assert(segment->mark_rows < segment->n_rows &&
                    sequence->next_mark < sequence->n_marks);
         }
+        const bool has_trail = sequence->trail.is_there && part->recurrent_bytes > 0;
+        segment->slot = sequence->slot;
+        segment->n_slots = has_trail ? sequence->n_slots : 0;
+        segment->slot_bytes = part->recurrent_bytes;
         for (uint32_t i = 0; i < BACKEND_STATE_PARTS; i++) {
-            segment->state[i] = l->state[i];
+            segment->state[i] = l->is_recurrent[i]
+                                    ? (char *)l->state[i] + sequence->slot * part->recurrent_bytes
+                                    : l->state[i];
             segment->mark[i] = sequence->next_position > 0 && l->is_recurrent[i]
                                    ? sequence_next_state(sequence, part, l->state[i]) : NULL;
         }
@@ -442,7 +448,8 @@ static void flush_head(struct forward *f, const struct head_row *rows, uint32_t 
 
 static bool wants_logits(const struct batch_segment *s, uint32_t row)
 {
-    return s->wants_all_logits || (s->wants_last_logits && row + 1 == s->n_tokens);
+    return s->wants_all_logits ||
+           (s->wants_last_logits && row + 1 + s->n_drafts >= s->n_tokens);
 }
 
 static void run_head(struct forward *f)

@@ -169,6 +169,7 @@ struct synth_plan {
     uint64_t seed;
     struct source_conventions conventions; /* of the form */
     bool has_split_projections; /* qwen3_next: qkv and z are separate, as in GGUF */
+    bool has_cut_heads;         /* latent attention: keys and values by head, as in GGUF */
     struct synth_tensor *tensors;
     size_t n_tensors, cap_tensors;
     struct synth_file *files;

@@ -50,7 +50,8 @@ const struct tensor_info *binder_take(struct binder *b, const char *name, enum t
     }
     struct tensor_use *use = &b->model->uses[t - source->tensors];
     *quant = t->scale != NULL ? tensor_info_affine(t, n_cols) : t->quant;
-    *use = (struct tensor_use){.role = role, .quant = *quant, .n_cols = n_cols, .n_rows = 1};
+    *use = (struct tensor_use){.role = role, .quant = *quant, .n_cols = n_cols, .n_rows = 1,
+                               .counted = use->counted};
     for (unsigned d = 0; d + 1 < t->n_dims; d++)
         use->n_rows *= t->dims[d]; /* cannot overflow: the bytes did not */
     if (t->scale != NULL && *quant == NULL) {
@@ -77,21 +78,41 @@ bool binder_has_cols(const struct tensor_info *t, uint32_t n_cols)
     return t->n_dims > 0 && (t->scale != NULL || t->dims[t->n_dims - 1] == n_cols);
 }
 
-void binder_count_format(struct binder *b, const struct quant *quant, bool is_expert,
-                         uint64_t n_tensors, uint64_t n_bytes)
+/* Returns the index of the format's entry; MODEL_MAX_FORMATS: there is no room for it. */
+static unsigned format_index(struct binder *b, const struct quant *quant, bool is_expert)
 {
     struct model *m = b->model;
     unsigned i = 0;
     while (i < m->n_formats &&
            (m->formats[i].quant != quant || m->formats[i].is_expert != is_expert))
         i++;
-    if (i == MODEL_MAX_FORMATS)
-        return; /* a display limit only */
-    if (i == m->n_formats)
+    if (i == m->n_formats && i < MODEL_MAX_FORMATS)
         m->formats[m->n_formats++] = (struct model_format_use){.quant = quant,
                                                                .is_expert = is_expert};
-    m->formats[i].n_tensors += n_tensors;
-    m->formats[i].n_bytes += n_bytes;
+    return i;
+}
+
+void binder_count_experts(struct binder *b, const struct quant *quant, uint64_t n_tensors,
+                          uint64_t n_bytes)
+{
+    const unsigned i = format_index(b, quant, true);
+    if (i == MODEL_MAX_FORMATS)
+        return; /* a display limit only */
+    b->model->formats[i].n_tensors += n_tensors;
+    b->model->formats[i].n_bytes += n_bytes;
+}
+
+/* Counts a tensor once for each format that parts of it have in memory. */
+static void count_dense(struct binder *b, const struct tensor_info *t, const struct quant *quant,
+                        uint64_t n_bytes)
+{
+    struct tensor_use *use = &b->model->uses[t - b->model->source->tensors];
+    const unsigned i = format_index(b, quant, false);
+    if (i == MODEL_MAX_FORMATS)
+        return;
+    b->model->formats[i].n_tensors += (use->counted >> i & 1) == 0;
+    b->model->formats[i].n_bytes += n_bytes;
+    use->counted |= 1u << i;
 }
 
 static uint64_t reserve(struct binder *b, uint64_t bytes)
@@ -288,7 +309,7 @@ static uint64_t read_floats(struct binder *b, const struct tensor_info *t,
                                     .vector_quant = quant, .n = n, .n_rows = n_rows,
                                     .transform = transform});
     b->model->n_parameters += n;
-    binder_count_format(b, quant, false, 1, t->parts[0].bytes);
+    count_dense(b, t, quant, t->parts[0].bytes);
     return at;
 }
 
@@ -462,7 +483,7 @@ static void bind_rows(struct binder *b, struct weight *out, const struct tensor_
         bind_part(b, out, t, quant, p, ranges, n_ranges, at);
     }
     b->model->n_parameters += n_rows * n_cols;
-    binder_count_format(b, own, false, 1, weight_bytes(out));
+    count_dense(b, t, own, weight_bytes(out));
 }
 
 /* Notes that the matrix gets the layout that kernels want, once it is read. */
@@ -528,7 +549,7 @@ static void bind_turned(struct binder *b, struct weight *out, const struct tenso
         .first_row = first_row, .turned_quant = own});
     add_pointer(b, &out->parts[0], at);
     b->model->n_parameters += (uint64_t)n_rows * n_cols;
-    binder_count_format(b, own, false, 1, weight_bytes(out));
+    count_dense(b, t, own, weight_bytes(out));
     prepare_later(b, out);
 }
 

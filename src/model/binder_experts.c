@@ -222,9 +222,9 @@ static void layout_slot(struct binder *b, struct expert_layer *layer, uint32_t h
                                    piece.tensor->records->record.matrices[m].lies_interleaved;
         matrix->is_interleaved = matrix->lies_interleaved;
         first = piece.tensor;
-        binder_count_format(b, piece.quant, true, layer->n_experts,
-                            layer->n_experts *
-                                quant_matrix_bytes(piece.quant, matrix->n_rows, matrix->n_cols));
+        binder_count_experts(b, piece.quant, layer->n_experts,
+                             layer->n_experts * quant_matrix_bytes(piece.quant, matrix->n_rows,
+                                                                   matrix->n_cols));
     }
     if (b->rc == 0 && !record_layout(&layer->record)) {
         b->rc = err_set(b->err, FM_ERR_FORMAT, "%s: an expert's bytes overflow 64 bits",

@@ -5,6 +5,7 @@ model for each, with a small template of its own that shows the format and what 
 usage: dialects_test.py PROGRAM [PART...]
 """
 import json
+import pathlib
 import subprocess
 import sys
 import unittest
@@ -47,6 +48,7 @@ class Dialect(Forms):
     """What every dialect must do. A subclass has its scripts: A reasons and answers, T calls. What
     follows the token that ends a turn is not computed."""
     markers, scripts, special, expected = "", {}, (), "call_b"
+    endless = "<think>Round"
     stops = ("<|observation|>", "[e~[", "<｜end▁of▁sentence｜>", "<|call|>")
 
     @classmethod
@@ -54,6 +56,7 @@ class Dialect(Forms):
         if cls is Dialect:
             raise unittest.SkipTest("the base of others")
         template = TEMPLATE.replace("MARKERS", cls.markers).replace("EXPECTED", cls.expected)
+        cls.scripts = {**cls.scripts, "E": [cls.endless, " and round, ", None]}
         make = scripted_model.make
         scripted_model.make = lambda folder: make(folder, scripts=cls.scripts, template=template,
                                                   special=cls.special)
@@ -107,6 +110,49 @@ class Dialect(Forms):
         self.assertEqual(message["content"], None)
         self.assertTrue(message["tool_calls"][0]["id"].startswith("call_"))
 
+    def test_cut(self):
+        """A call that is cut off is sent once: as a call if it has begun, otherwise as text."""
+        whole, cut = "".join(self.scripts["T"]), {"chat": "length", "responses": "incomplete",
+                                                  "messages": "max_tokens"}
+        for dialect, stream, ask in self.each():
+            for n in range(1, len(self.scripts["T"])):
+                text, calls, end, _ = ask("T", n_tokens=n)
+                self.assertLessEqual(len(calls), 1, (n, text, calls))
+                self.assertIn(text, whole)
+                self.assertIn(end, (cut[dialect], ENDS[dialect][1]))
+                if calls:
+                    self.assertEqual((text, calls[0][0]), ("I look.", "get_weather"))
+                if calls and (stream or dialect != "messages"): # a whole one needs an object
+                    self.assertTrue('{"city": "Paris", "days": 3}'.startswith(calls[0][1]), calls)
+
+    def test_endless(self):
+        """Reasoning that never ends is reasoning, and the answer is empty."""
+        for dialect, _, ask in self.each():
+            self.assertEqual(ask("E", n_tokens=9)[:2], ("", []))
+        message = self.server.ask("E", max_tokens=9)["choices"][0]["message"]
+        self.assertTrue(message["reasoning_content"].startswith("Round and round,  and round, "))
+        self.assertFalse(message["content"])
+
+    def test_odd_names(self):
+        """A tool whose name holds markup is called by that name, or refused."""
+        n_called = 0
+        for name in ("a<b", "<|call|>", "a b", 'a"b', "a>b", "a:0", "functions.f", "a\u00e9",
+                     "a=b", "user", "</invoke>", "<\uff5ctool\u2581sep\uff5c>", "```json",
+                     "x\\y"):
+            tool = {"type": "function", "function": {"name": name, "parameters": ONLY}}
+            status, answer = self.server.post("/v1/chat/completions", {
+                "messages": [{"role": "user", "content": "A"}], "tools": [tool],
+                "tool_choice": "required", "max_tokens": 300, "temperature": 0})
+            if status != 200:
+                self.assertEqual(status, 400, answer)
+                self.assertIn(name, answer["error"]["message"])
+                continue
+            n_called += 1
+            self.assertEqual([(c["function"]["name"], json.loads(c["function"]["arguments"]))
+                              for c in answer["choices"][0]["message"].get("tool_calls", [])],
+                             [(name, {"city": "Oslo"})], answer)
+        self.assertGreater(n_called, 4)
+
     def run_program(self, *args):
         return subprocess.run([sys.argv[1], "run", self.folder.name, "--greedy", "--no-heat",
                                *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -155,8 +201,9 @@ class Dialect(Forms):
                                 ("responses", {"reasoning": {"effort": "none"}})):
             self.assertEqual(self.view(dialect, **fields), "effort none")
         for name in ("enable_thinking", "thinking"): # either name sets both
-            self.assertEqual(self.view("chat", chat_template_kwargs={name: True}), "on")
-            self.assertEqual(self.view("chat", chat_template_kwargs={name: False}), "off")
+            for dialect in self.dialects:
+                self.assertEqual(self.view(dialect, chat_template_kwargs={name: True}), "on")
+                self.assertEqual(self.view(dialect, chat_template_kwargs={name: False}), "off")
         self.assertEqual(self.view("chat", reasoning_effort="high", chat_template_kwargs={
             "enable_thinking": False}), "something else")
 
@@ -349,7 +396,7 @@ class Kimi(Dialect):
 
 class Harmony(Dialect):
     markers = "<|channel|><|message|>"
-    final = "<|channel|>final<|message|>"
+    endless = "<|channel|>analysis<|message|>Round"
     scripts = {**views(lambda text: "<|channel|>final<|message|>" + text),
                "A": ["<|channel|>analysis<|message|>", "Hm", "<|end|>",
                      "<|start|>assistant<|channel|>final<|message|>", "Forty", "-two."],
@@ -435,6 +482,11 @@ class Harmony(Dialect):
             self.assertEqual(self.reasoning(dialect, "O", self.for_schema)[0], "So {}")
             # Text before the final message is not part of the value.
             self.assertEqual(self.reasoning(dialect, "Q", self.for_schema)[0], "I say ")
+        path = pathlib.Path(self.folder.name) / "schema"
+        path.write_text(json.dumps(self.for_schema))
+        answer = json.loads(self.run_program("-p", "O", "--json", "-n", "600", "--json-schema",
+                                             path).stdout)
+        self.assertEqual((json.loads(answer["text"]), answer["reasoning"]), ({"a": 7}, "So {}"))
 
     @classmethod
     def shown_call(cls):

@@ -24,7 +24,7 @@ SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 
 # Options of every command that computes.
 ENGINE = "memory gpu gpu-memory elastic threads pin cpu prefill-chunk kv io reader read-depth " \
-         "policy lookahead heat no-heat check experts-per-token cache-bias "
+         "policy lookahead draft heat no-heat check experts-per-token cache-bias "
 SAMPLING = "n-tokens stop greedy temp top-k top-p min-p typical-p repeat-penalty seed context " \
            "presence-penalty frequency-penalty repeat-window logit-bias "
 
@@ -32,8 +32,7 @@ PREFIX = "system system-file snapshots snapshot-limit "
 
 COMMANDS = {
     "run": "prompt file raw json-object json-schema routes trace stats logprobs profile json quiet "
-           "verbose help "
-           + PREFIX + SAMPLING + ENGINE,
+           "verbose help " + PREFIX + SAMPLING + ENGINE,
     "chat": PREFIX + SAMPLING + ENGINE + "no-history quiet verbose help",
     "launch": "url api-key model print help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",

@@ -38,4 +38,12 @@ FAULTS = [
           'binder_ignore(b, "mm_projector.", true,',
           'binder_ignore(b, "mm_other.", true,',
           ['pack.native']),
+    Fault('turned rows are not compared with a second read', 'src/model/dense_check.c',
+          'else if (reads[i].turned != NULL)',
+          'else if (false)',
+          ['fault.damaged_reads']),
+    Fault('every head counts as a tensor', 'src/model/binder.c',
+          '.n_tensors += (use->counted >> i & 1) == 0;',
+          '.n_tensors += 1;',
+          ['pack.native']),
 ]

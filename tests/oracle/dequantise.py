@@ -26,7 +26,7 @@ class Renamed(dict):
 
 # Families whose norms are stored as 1 + w by the converters.
 ZERO_CENTRED = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
-PLAIN_SHARED = ("glm4_moe", "deepseek_v3")
+PLAIN_SHARED = ("glm4_moe", "deepseek_v3", "glm4_moe_lite")
 SHORT = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
 

@@ -5,7 +5,7 @@ files. qwen3_moe_sparse is the qwen3_moe golden without its dense layer 1, becau
 converter and loader do not support a qwen3moe with dense layers. wide is made here from random
 weights. All its widths are 256, so that every tensor can have every GGUF format (nano's 384 and 128
 columns fit no block of 256). small_* are a few layers and experts of the goldens, for the frozen
-files. ahead_glm4_moe has a layer for multi-token prediction behind its last one. gpt_oss_mxfp4 is
+files. ahead_* have a layer for multi-token prediction behind their last one. gpt_oss_mxfp4 is
 made by the goldens' own script. kimi_k2 has Kimi-K2's layers in widths of whole groups of 32;
 kimi_k25 is the same below a wrapper with a tiny vision tower.
 blocks_deepseek_v3 has columns of whole blocks of 128, and rows and heads that end inside of them.
@@ -23,7 +23,7 @@ GOLDENS = ["qwen3_moe", "qwen3_moe_sparse", "qwen3_next", "qwen3_5_moe_text", "w
 GOLDENS += ["small_qwen3_moe", "small_qwen3_next", "small_qwen3_5_moe"]
 ATTENTION = ["glm4_moe", "minimax_m2", "mixtral", "olmoe", "qwen2_moe"]
 GOLDENS += [*(f"small_{name}" for name in ATTENTION), "ahead_glm4_moe", "groups_glm4_moe"]
-GOLDENS += ["gpt_oss", "gpt_oss_mxfp4", "yarn_deepseek_v3"]
+GOLDENS += ["gpt_oss", "gpt_oss_mxfp4", "yarn_deepseek_v3", "ahead_glm4_moe_lite"]
 BASE = {
     "qwen3_moe_sparse": "qwen3_moe",
     "small_qwen3_moe": "qwen3_moe",
@@ -33,6 +33,7 @@ BASE = {
     **{f"small_{name}": name for name in ATTENTION},
     "ahead_glm4_moe": "glm4_moe",
     "groups_glm4_moe": "glm4_moe",
+    "ahead_glm4_moe_lite": "glm4_moe_lite",
     **dict.fromkeys(("yarn_deepseek_v3", "kimi_k2", "kimi_k25", "blocks_deepseek_v3"),
                     "deepseek_v3"),
 }
@@ -57,7 +58,8 @@ CHANGED = {
 VISION = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2,
           "num_hidden_layers": 1, "patch_size": 2, "pos_emb_height": 2, "pos_emb_width": 2}
 # Which shape of tests/golden/families.py.
-SHAPED = {"ahead_glm4_moe": 2, "groups_glm4_moe": 3, "yarn_deepseek_v3": 1}
+SHAPED = {"ahead_glm4_moe": 2, "groups_glm4_moe": 3, "yarn_deepseek_v3": 1,
+          "ahead_glm4_moe_lite": 2}
 CUTS = {  # layers, experts
     "qwen3_moe_sparse": ([0, 2, 3], 16),
     "small_qwen3_moe": ([0, 2, 3], 4),
@@ -66,6 +68,7 @@ CUTS = {  # layers, experts
     **{f"small_{name}": ([0, 1], 4) for name in ATTENTION},
     "small_qwen2_moe": ([0, 2], 4),  # llama.cpp has no dense layers of this family
     "ahead_glm4_moe": ([0, 1, 4], 4),
+    "ahead_glm4_moe_lite": ([0, 1, 4], 8),
     "yarn_deepseek_v3": ([0, 1], 4),
 }
 TOKENIZER_CONFIG = {

@@ -126,6 +126,26 @@ class Native(unittest.TestCase):
             n += "kv_b_proj" in t["name"]
         self.assertEqual(n, 2)
 
+    def test_inspect_counts_tensors(self):
+        """Heads that are cut out of a tensor are no tensors. What a tensor becomes in two formats
+        counts in both."""
+        def counts(label):
+            shown = json.loads(self.flashmoe("inspect", "--json", FROZEN / label).stdout)
+            return {(f["name"], bool(f["is_expert"])): f["n_tensors"] for f in shown["formats"]}
+
+        names = list(tensors(FROZEN / KIMI))
+        experts = sum(".mlp.experts." in name for name in names)
+        self.assertEqual(counts(KIMI), {("bf16", False): len(names) - experts,
+                                        ("int4-g32", True): experts // 3})
+        found = counts(DEEPSEEK)
+        self.assertEqual(found["f32", False], 2)  # keys' parts of kv_b_proj, turned
+        self.assertEqual(found["fp8-g128-f32", False], 2)  # its values' parts, cut inside blocks
+        kinds = dtypes(FROZEN / DEEPSEEK)
+        n_fp8 = sum(kind == "F8_E4M3" and ".mlp.experts." not in name
+                    for name, kind in kinds.items())
+        self.assertLessEqual(n_fp8 - 2, found["fp8-b128-f32", False])
+        self.assertLessEqual(found["fp8-b128-f32", False], n_fp8)
+
     def wrap(self, source):
         """Writes the model below Kimi-K2.5's wrapper."""
         folder, kinds = self.dir / "wrapped", dtypes(source)

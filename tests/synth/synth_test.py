@@ -140,15 +140,24 @@ class Forms(Case):
         self.assertIn("packed or as GGUF", refused.stderr)
 
     def test_deepseek(self):
-        """A GGUF file would need the converter's cuts, and is not made."""
         packed = self.synth("tiny-deepseek", "a.fmoe")
         found = self.check(packed, "deepseek_v3", {"affine4-g64", "affine8-g64", "bf16", "f32"})
         self.assertEqual(flashmoe("verify", packed).returncode, 0)
         self.assertEqual(self.check(self.synth("tiny-deepseek", "hf"), "deepseek_v3", {"bf16"})[1],
                          found[1])
-        refused = flashmoe("synth", "tiny-deepseek", self.dir / "a.gguf")
-        self.assertEqual(refused.returncode, 2)
-        self.assertIn("packed or as a Hugging Face directory", refused.stderr)
+        cut = self.check(self.synth("tiny-deepseek", "a.gguf"), "deepseek_v3",
+                         {"q4_k", "q6_k", "f32"})
+        self.assertEqual(cut[1], found[1])
+
+    def test_int4(self):
+        path = self.synth("tiny-deepseek", "a.fmoe", "--experts-format", "int4-g32")
+        self.check(path, "deepseek_v3", {"int4-g32", "affine4-g64", "affine8-g64", "bf16", "f32"})
+        self.assertEqual(flashmoe("verify", path).returncode, 0)
+        for name, words in (("a.gguf", "it has q4_0"), ("hf", "affine4-g64 and the like")):
+            refused = flashmoe("synth", "tiny-deepseek", self.dir / f"b{name}",
+                               "--experts-format", "int4-g32")
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn(words, refused.stderr)
 
     def test_packed_formats(self):
         path = self.synth("tiny-next", "a.fmoe", "--experts-format", "q4_k", "--dense-format",
