@@ -319,12 +319,12 @@ class Completions(Case):
 
 class Run(Case):
     TYPES = {"text": str, "reasoning": str, "tokens": list, "n_tokens": int, "n_prompt_tokens": int,
-             "n_prompt_reused": int,
-             "tok_per_s": float, "prefill_tok_per_s": float, "hit_rate": float,
-             "n_expert_hits": int, "n_expert_misses": int, "n_expert_late": int, "n_warmed": int,
-             "n_cache_slots": int,
-             "bytes_read": int, "read_wait_s": float, "io": str, "reader": str, "policy": str,
-             "memory_bytes": int,
+             "n_prompt_reused": int, "n_decode_passes": int, "n_drafted": list,
+             "n_drafts_accepted": list, "tok_per_s": float, "prefill_tok_per_s": float,
+             "hit_rate": float, "n_expert_hits": int, "n_expert_misses": int,
+             "n_expert_late": int, "n_warmed": int,
+             "n_cache_slots": int, "bytes_read": int, "read_wait_s": float, "io": str,
+             "reader": str, "policy": str, "memory_bytes": int,
              "memory_budget_bytes": int, "n_shrinks": int, "n_grows": int, "n_context": int,
              "prefill_chunk": int, "n_threads": int, "cpu_level": str, "logits_hash": str,
              "seed": int, "sampling": dict, "stop_reason": str, "stop_string": type(None),
