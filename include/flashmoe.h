@@ -166,6 +166,7 @@ struct fm_model_info {
     double rope_factor;        /* context length with scaling over that without */
     double attention_factor;   /* multiplies cosines and sines */
     unsigned original_context; /* positions without scaling */
+    uint64_t table_bytes;      /* of n-grams: they stay on disk, a token reads a few rows */
 };
 FM_API int fm_model_info(const struct fm_model *model, struct fm_model_info *info);
 

@@ -173,7 +173,7 @@ static void latent_sizes(const void *mix, struct mixer_sizes *s)
 
 static void latent_state(const void *mix, struct layer_state *state)
 {
-    layer_state_add(state, (struct state_part){STATE_BY_POSITION, 1, kept_dim(mix), 0});
+    layer_state_add(state, (struct state_part){STATE_BY_POSITION, 1, kept_dim(mix), 0, NULL});
 }
 
 /* Queries and the rows that are kept, before they turn. */
