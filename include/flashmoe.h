@@ -63,6 +63,7 @@ typedef void fm_progress_fn(void *ctx, uint64_t done, uint64_t total);
 enum fm_choice { FM_AUTO, FM_ON, FM_OFF };
 enum fm_io { FM_IO_AUTO, FM_IO_DIRECT, FM_IO_PAGE };
 enum fm_reader { FM_READER_PREAD, FM_READER_URING };
+#define FM_DRAFTS_MAX 8
 enum fm_policy { FM_POLICY_LCP, FM_POLICY_LRU };
 
 /* A run of consecutive layers with its own memory and threads. */
@@ -129,6 +130,13 @@ struct fm_model_options {
      * its memory; memory_bytes is then the budget of the rest. */
     const char *gpu;
     uint64_t gpu_memory_bytes; /* budget of the GPU's memory; 0: what is free, less a margin */
+    /* Tokens that are guessed and computed together with the one that fm_session_eval is given, at
+     * most FM_DRAFTS_MAX; 0: none. If the next evaluation is of the guessed token, no layer runs.
+     * No result changes, only the time it takes. Recurrent layers need memory for n_drafts + 1 more
+     * states of each session. */
+    unsigned n_drafts;
+    /* FM_AUTO: as many of them as have lately been worth their time. FM_ON: always all. */
+    enum fm_choice draft;
 };
 
 /* Opens a packed model (NAME.fmoe), a GGUF file (any one of a split set), or a Hugging Face or MLX
@@ -166,6 +174,8 @@ struct fm_model_info {
     double rope_factor;        /* context length with scaling over that without */
     double attention_factor;   /* multiplies cosines and sines */
     unsigned original_context; /* positions without scaling */
+    /* Float multiply-adds of a token with every position before it; without layers with a window */
+    uint64_t mul_adds_per_position;
     uint64_t table_bytes;      /* of n-grams: they stay on disk, a token reads a few rows */
 };
 FM_API int fm_model_info(const struct fm_model *model, struct fm_model_info *info);
@@ -209,6 +219,10 @@ struct fm_stats {
     /* What one expert took lately: copied to the GPU; computed by the processor for one token. */
     uint64_t expert_send_ns, expert_compute_ns;
     uint64_t gpu_min_bytes, gpu_max_bytes; /* limits of fm_model_set_gpu_memory */
+    uint64_t n_decode_passes; /* of the layers, for n_decode_tokens; drafts make them fewer */
+    /* Guessed tokens that were computed, and those that were right, by their distance from the
+     * token before them. */
+    uint64_t n_drafted[FM_DRAFTS_MAX], n_drafts_accepted[FM_DRAFTS_MAX];
 };
 FM_API int fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
 

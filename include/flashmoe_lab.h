@@ -107,6 +107,13 @@ FM_API const int32_t *fm_session_ids(const struct fm_session *session);
 FM_API unsigned fm_session_nearest(const struct fm_session *session, const int32_t *ids,
                                    size_t n_ids);
 
+/* Moves on to n_positions without computing, to measure what tokens cost in a long context. Tokens,
+ * keys and values of the whole blocks (fm_model_info.kv_block_positions) that the session has
+ * follow each other again and again; recurrent state stays as it is. So the answer means nothing.
+ * FM_ERR_ARG: the session has no whole block, or is further. */
+FM_API int fm_session_repeat(struct fm_session *session, unsigned n_positions,
+                             struct fm_error *err);
+
 /* ---- pieces of an answer --------------------------------------------------------------- */
 
 /* What fm_answer is made of, for tools that choose tokens themselves. */
@@ -196,12 +203,13 @@ FM_API int fm_machine_check_level(const char *name, struct fm_error *err);
 enum {
     FM_MEASURE_READ = 1,      /* memory bandwidth */
     FM_MEASURE_INT8 = 2,      /* int8 multiplication */
-    FM_MEASURE_ONE_THREAD = 4 /* the chosen ones with one thread too */
+    FM_MEASURE_ONE_THREAD = 4, /* the chosen ones with one thread too */
+    FM_MEASURE_FMA = 8         /* multiply-adds of floats */
 };
 
 struct fm_machine_options {
     size_t size;
-    unsigned what;      /* sum of FM_MEASURE_*; 0: all */
+    unsigned what;      /* sum of FM_MEASURE_*; 0: all but FM_MEASURE_FMA */
     unsigned n_threads; /* n_threads, pin_threads and cpu as in fm_model_options */
     bool pin_threads;
     const char *cpu;
@@ -222,6 +230,7 @@ struct fm_machine_speeds {
     uint64_t read_buffer_bytes;
     struct fm_speed read, read_one; /* bytes: all threads together; one thread */
     struct fm_speed int8, int8_one; /* operations; a multiply-add counts as two */
+    struct fm_speed fma, fma_one;   /* likewise */
 };
 /* Measures now, with memory and threads of its own. `options` may be NULL. */
 FM_API int fm_machine_measure(const struct fm_machine_options *options,
@@ -409,6 +418,9 @@ struct fm_synth_options {
     bool plan_only;       /* check and compute everything, write nothing */
     fm_work_fn *progress;
     void *progress_ctx;
+    /* Write headers and configuration only. The files have their full length but hold no weights,
+     * so they take almost no space: such a model can be inspected and planned, not run. */
+    bool headers_only;
 };
 
 struct fm_synth_result {

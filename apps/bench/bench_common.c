@@ -49,6 +49,7 @@ static int measure_machine(struct bench *bench, unsigned what, struct fm_error *
         return rc;
     join(&bench->read, &speeds.read);
     join(&bench->int8, &speeds.int8);
+    join(&bench->fma, &speeds.fma);
     if (bench->n_measured++ == 0 || speeds.read_buffer_bytes < bench->read_buffer_bytes)
         bench->read_buffer_bytes = speeds.read_buffer_bytes;
     return 0;
@@ -153,7 +154,8 @@ static int run_pieces(struct bench *bench, const struct bench_kind *kind, struct
         rc = run_piece(bench, kind, &bench->pieces[i], err);
     bench->end.size = sizeof bench->end;
     fm_model_stats(bench->model, &bench->end);
-    speed_report_take(&bench->report, bench->model, &bench->begin, (double)bench->n_prompt);
+    speed_report_take(&bench->report, bench->model, &bench->begin,
+                      (double)(bench->n_before > 0 ? bench->n_before : bench->n_prompt));
     fm_session_logits_hash(bench->session, bench->logits_hash);
     double recall;
     for (unsigned i = 0; fm_model_recall(bench->model, i, &recall); i++)
@@ -399,7 +401,8 @@ struct limit_speeds bench_speeds(const struct bench *bench)
 {
     return (struct limit_speeds){.disk = bench->disk.read.median, .memory = bench->read.median,
                                  .gpu = bench->gpu_speeds.memory.median,
-                                 .link = bench->gpu_speeds.send.median};
+                                 .link = bench->gpu_speeds.send.median,
+                                 .mul_adds = bench->fma.median / 2};
 }
 
 static const char *times(uint64_t n, char text[UNIT_BYTES])

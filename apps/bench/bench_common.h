@@ -42,7 +42,8 @@ struct bench {
     /* Copies: the model is closed before printing. */
     char *architecture, *routes, *approximate, *gpu;
     struct fm_speed read; /* memory bytes per second, before and after the pieces */
-    struct fm_speed int8; /* operations per second; 0: not measured */
+    struct fm_speed int8, fma; /* operations per second; 0: not measured */
+    size_t n_before; /* positions before the first measured token; 0: n_prompt */
     struct fm_disk_speeds disk; /* after the pieces; all 0: not measured */
     struct fm_gpu_speeds gpu_speeds; /* likewise */
     unsigned n_measured;  /* number of measurements of the machine */

@@ -8,18 +8,29 @@ static unsigned n_prompt_tokens(const struct bench *bench)
     return (unsigned)args_uint(bench->args, "prompt");
 }
 
+/* Returns the positions before the first measured token. */
+static unsigned n_before(const struct bench *bench)
+{
+    const unsigned n = (unsigned)args_uint(bench->args, "context");
+    return n > n_prompt_tokens(bench) ? n : n_prompt_tokens(bench);
+}
+
 static unsigned decode_context(const struct bench *bench)
 {
-    return n_prompt_tokens(bench) + bench->n_tokens * bench->n_repeat;
+    return n_before(bench) + bench->n_tokens * bench->n_repeat;
 }
 
 /* When every expert fits, decodes all measured tokens once before, so that no disk read is
  * measured. The tokens are the same the second time. */
 static int decode_open(struct bench *bench, struct fm_error *err)
 {
+    const bool is_repeated = n_before(bench) > n_prompt_tokens(bench);
+    const unsigned block = bench->info.kv_block_positions;
     bench->n_warm = bench->is_resident ? bench->n_repeat : 0;
+    bench->n_before = n_before(bench);
     bench_observe(bench, (struct fm_observer){0});
-    int rc = bench_make_prompt(bench, n_prompt_tokens(bench), err);
+    int rc = bench_make_prompt(bench, is_repeated && n_prompt_tokens(bench) < block
+                                          ? block : n_prompt_tokens(bench), err);
     if (rc == 0)
         rc = fm_sampler_open(bench->model, &(struct fm_sampling){.size = sizeof(struct fm_sampling),
                                                                  .top_p = 1}, &bench->sampler,
@@ -30,7 +41,9 @@ static int decode_open(struct bench *bench, struct fm_error *err)
 static int decode_start(struct bench *bench, struct fm_error *err)
 {
     fm_session_reset(bench->session);
-    return fm_session_eval(bench->session, bench->prompt, bench->n_prompt, err);
+    const int rc = fm_session_eval(bench->session, bench->prompt, bench->n_prompt, err);
+    return rc == 0 && bench->n_before > bench->n_prompt
+               ? fm_session_repeat(bench->session, (unsigned)bench->n_before, err) : rc;
 }
 
 static int decode_stretch(struct bench *bench, struct fm_error *err)
@@ -68,6 +81,19 @@ static void print_recall(const struct bench *bench)
                      (unsigned long long)bench->end.n_guesses_used);
 }
 
+/* Prints what attention computes, if it may take longer than memory. */
+static void print_arithmetic(const struct bench *bench, const struct limit *limit)
+{
+    if (limit->fma_s <= limit->ram_s)
+        return;
+    if (limit->memory_percent > 0)
+        (void)printf("             %.1f%% of the memory's speed; attention computes %.1f "
+                     "multiply-adds per byte\n", limit->memory_percent,
+                     limit->load.mul_adds / limit->memory_bytes);
+    (void)printf("float peak   %.1f G multiply-adds/s, %.1f to %.1f, in registers\n",
+                 bench->fma.median * 0.5e-9, bench->fma.min * 0.5e-9, bench->fma.max * 0.5e-9);
+}
+
 static const struct bench_kind decode_kind;
 
 static int decode_print(const struct bench *bench)
@@ -80,12 +106,15 @@ static int decode_print(const struct bench *bench)
     if (args_flag(bench->args, "json")) {
         json_t *more = speed_report_json(&report);
         (void)json_object_set(more, "recall", bench->recall); /* bench_json handles NULL */
+        (void)json_object_set_new(more, "n_context_tokens", json_integer((json_int_t)
+                                                                         bench->n_before));
         return out_json(bench_json(bench, &decode_kind, more)) ? STATUS_OK : STATUS_FAILED;
     }
     char limit[LIMIT_TEXT_BYTES], text[SPEED_REPORT_BYTES], read[UNIT_BYTES];
     (void)printf("speed        %.2f tok/s median, %.2f to %.2f, of %u stretches of %u tokens\n",
                  speed.median, speed.min, speed.max, bench->n_repeat, bench->n_tokens);
     (void)printf("limit        %s\n", limit_text(&report.limit, limit));
+    print_arithmetic(bench, &report.limit);
     bench_print_read(bench);
     bench_print_disk(bench);
     bench_print_gpu(bench);
@@ -105,7 +134,7 @@ static int decode_print(const struct bench *bench)
 }
 
 static const struct bench_kind decode_kind = {
-    .measure = FM_MEASURE_READ,
+    .measure = FM_MEASURE_READ | FM_MEASURE_FMA,
     .measures_disk = true,
     .pieces_name = "stretches",
     .n_context = decode_context,
@@ -128,6 +157,10 @@ static const struct option decode_options[] = {
     {.name = "prompt", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT / 2,
      .value = "16",
      .help = "Tokens of the prompt. A long prompt fills the cache, as in real use"},
+    {.name = "context", .kind = OPTION_UINT, .metavar = "N", .min = 0, .max = LIMIT_CONTEXT / 2,
+     .value = "0",
+     .help = "Positions before the first measured token. Behind the prompt, its keys and values "
+             "are repeated, which takes no time"},
     {.name = NULL},
 };
 static const struct option_group group_decode = {"Measurement", decode_options};
@@ -148,7 +181,9 @@ const struct command cmd_bench_decode = {
         "disk. From these follows the limit. Per token, the disk must deliver the missing experts, "
         "and memory the dense weights, the experts, the KV cache at the middle position, the "
         "recurrent state (read and written) and twice the bytes from the disk. With full overlap, "
-        "the slower of the two sets the limit. Prefetched experts that were not used do not count. "
+        "the slower of the two sets the limit. If attention's float multiply-adds take longer, at "
+        "the speed that the threads reach in registers, they set it. Prefetched experts that were "
+        "not used do not count. "
         "The percentage is the share of the limit that the median speed reaches. A model that fits "
         "into the processor's cache can exceed it.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,

@@ -55,6 +55,9 @@ static const struct option file_options[] = {
      .help = "Random seed; the same seed gives the same bytes"},
     {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
      .shown = "two per processor", .help = "Threads that generate and write the weights"},
+    {.name = "headers-only", .kind = OPTION_FLAG,
+     .help = "Write no weights: the files have their full length, but take almost no space. The "
+             "model can be inspected and planned, not run"},
     {.name = "dry-run", .kind = OPTION_FLAG, .help = "Print the sizes and write nothing"},
     {.name = NULL},
 };
@@ -155,6 +158,7 @@ static void fill_options(const struct args *args, uint32_t numbers[FM_SYNTH_NUMB
     options->seed = args_uint(args, "seed");
     options->split_bytes = args_uint(args, "split-size");
     options->n_threads = (unsigned)args_uint(args, "threads");
+    options->headers_only = args_flag(args, "headers-only");
     options->plan_only = args_flag(args, "dry-run");
 }
 
@@ -215,6 +219,7 @@ const struct command cmd_synth = {
         {"flashmoe synth coder-next big.fmoe", "80 billion parameters in 4 bits, 45 GB"},
         {"flashmoe synth coder-next short.fmoe --layers 8 --experts 64", "A small model"},
         {"flashmoe synth 397b any.fmoe --dry-run", "Only print the sizes"},
+        {"flashmoe synth 397b plan.fmoe --headers-only", "For 'flashmoe plan plan.fmoe'"},
         {NULL, NULL}},
     .run = run_synth,
 };

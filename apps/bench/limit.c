@@ -12,6 +12,7 @@ struct limit_load limit_load_of(const struct fm_model_info *info, double positio
         .dense_bytes = (double)info->dense_token_bytes,
         .kv_bytes = (double)info->kv_position_bytes * position + 2 * (double)info->state_bytes,
         .miss_bytes = miss_bytes,
+        .mul_adds = (double)info->mul_adds_per_position * position,
     };
 }
 
@@ -21,11 +22,12 @@ void limit_set_speeds(struct limit_load *load, const struct limit_speeds *speeds
     load->memory_per_s = speeds->memory;
     load->gpu_per_s = speeds->gpu;
     load->link_per_s = speeds->link;
+    load->mul_adds_per_s = speeds->mul_adds;
 }
 
 const char *limit_bound_name(enum limit_bound bound)
 {
-    static const char *const names[] = {"disk", "memory", "gpu", "link"};
+    static const char *const names[] = {"disk", "memory", "gpu", "link", "arithmetic"};
     return names[bound];
 }
 
@@ -52,9 +54,11 @@ void limit_of(const struct limit_load *load, double tok_per_s, struct limit *lim
                        ? seconds(limit->memory_bytes, load->memory_per_s) : -1;
     limit->gpu_s = seconds(limit->gpu_bytes, load->gpu_per_s);
     limit->link_s = seconds(load->has_gpu ? load->link_bytes : 0, load->link_per_s);
-    const double times[] = {limit->io_s, limit->ram_s, limit->gpu_s, limit->link_s};
-    double sum = 0;
-    for (int i = LIMIT_DISK; i <= LIMIT_LINK; i++)
+    limit->fma_s = load->mul_adds_per_s > 0 && !load->has_gpu
+                       ? seconds(load->mul_adds, load->mul_adds_per_s) : 0;
+    const double times[] = {limit->io_s, limit->ram_s, limit->gpu_s, limit->link_s, limit->fma_s};
+    double sum = limit->fma_s > limit->ram_s ? limit->fma_s - limit->ram_s : 0;
+    for (int i = LIMIT_DISK; i <= LIMIT_ARITHMETIC; i++)
         if (times[i] > times[limit->bound])
             limit->bound = (enum limit_bound)i;
     for (int i = LIMIT_DISK; i <= LIMIT_LINK; i++) {
@@ -69,6 +73,7 @@ void limit_of(const struct limit_load *load, double tok_per_s, struct limit *lim
     const double percent = 100 * tok_per_s / limit->max_per_s;
     limit->is_exceeded = limit_is_exceeded(percent);
     limit->percent = limit->is_exceeded ? 0 : percent;
+    limit->memory_percent = limit->is_exceeded ? 0 : 100 * tok_per_s * limit->ram_s;
 }
 
 /* Returns the mean size of an expert. */
@@ -123,6 +128,19 @@ static json_t *known(double x, bool is_known)
     return is_known ? json_real(x) : json_null();
 }
 
+static json_t *put_arithmetic(json_t *object, const struct limit *limit)
+{
+    const bool is_known = limit->load.mul_adds_per_s > 0 && !limit->load.has_gpu;
+    const bool has_share = limit->max_per_s > 0 && limit->tok_per_s > 0 && !limit->is_exceeded;
+    json_t *more = json_pack("{s:o, s:f, s:o, s:o}", "t_fma_s", known(limit->fma_s, is_known),
+                             "mul_adds", limit->load.mul_adds, "mul_adds_per_s",
+                             known(limit->load.mul_adds_per_s, is_known), "memory_percent",
+                             known(limit->memory_percent, has_share));
+    (void)json_object_update(object, more); /* out_json reports what is NULL */
+    json_decref(more);
+    return object;
+}
+
 static json_t *put_gpu(json_t *object, const struct limit *limit)
 {
     const struct limit_load *load = &limit->load;
@@ -158,13 +176,17 @@ json_t *limit_json(const struct limit *limit)
         "memory_bytes", limit->memory_bytes,
         "disk_bytes_per_s", known(limit->load.disk_per_s, limit->load.disk_per_s > 0),
         "memory_bytes_per_s", known(limit->load.memory_per_s, limit->load.memory_per_s > 0));
-    return put_gpu(object, limit);
+    return put_gpu(put_arithmetic(object, limit), limit);
 }
 
 /* Writes the times of a token. */
 static void times_text(const struct limit *limit, char *text, size_t bytes)
 {
     char miss[UNIT_BYTES], memory[UNIT_BYTES], gpu[UNIT_BYTES], link[UNIT_BYTES];
+    char fma[LIMIT_TEXT_BYTES / 4] = "";
+    if (limit->fma_s > limit->ram_s)
+        (void)snprintf(fma, sizeof fma, " and %.3g ms of arithmetic (%.3g G multiply-adds)",
+                       1e3 * limit->fma_s, 1e-9 * limit->load.mul_adds);
     (void)human_bytes((uint64_t)limit->load.miss_bytes, miss);
     (void)human_bytes((uint64_t)limit->memory_bytes, memory);
     (void)human_bytes((uint64_t)limit->gpu_bytes, gpu);
@@ -175,8 +197,9 @@ static void times_text(const struct limit *limit, char *text, size_t bytes)
                        gpu, 1e3 * limit->link_s, link, 1e3 * limit->ram_s, memory,
                        1e3 * limit->io_s, miss);
     else
-        (void)snprintf(text, bytes, "%.3g ms of disk (%s) and %.3g ms of memory (%s)",
-                       1e3 * limit->io_s, miss, 1e3 * limit->ram_s, memory);
+        (void)snprintf(text, bytes, "%.3g ms of disk (%s)%s %.3g ms of memory (%s)%s",
+                       1e3 * limit->io_s, miss, fma[0] != '\0' ? "," : " and",
+                       1e3 * limit->ram_s, memory, fma);
 }
 
 static const char *unknown_text(const struct limit *limit, char text[LIMIT_TEXT_BYTES])
@@ -197,7 +220,7 @@ static const char *unknown_text(const struct limit *limit, char text[LIMIT_TEXT_
 const char *limit_text(const struct limit *limit, char text[LIMIT_TEXT_BYTES])
 {
     static const char *const bounds[] = {"the disk", "memory", "the GPU's memory",
-                                         "the link to the GPU"};
+                                         "the link to the GPU", "arithmetic"};
     char times[LIMIT_TEXT_BYTES / 2], reached[LIMIT_TEXT_BYTES / 2] = "";
     if (limit->max_per_s <= 0)
         return unknown_text(limit, text);

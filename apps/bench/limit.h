@@ -1,11 +1,15 @@
-/* The hardware limit of decoding: the disk and memory time of one token, and the share of the limit
- * that a run reached. Pure arithmetic: keeps no state, cannot fail, any thread.
+/* The hardware limit of decoding: the disk, memory and arithmetic time of one token, and the share
+ * of the limit that a run reached. Pure arithmetic: keeps no state, cannot fail, any thread.
  *
  * A: bytes of a token's experts. m: fraction of them read from the disk. D: dense bytes. B and W:
  * bytes per second of the disk and of memory.
  *     t_io = mA / B        t_ram = (A + D + KV + 2mA) / W
  * Tokens per second are between 1 / (t_io + t_ram), without overlap, and 1 / max(t_io, t_ram), with
  * full overlap.
+ *
+ * In a long context, attention may need more time for its F float multiply-adds than for the bytes
+ * of KV. With P multiply-adds per second in registers, t_fma = F / P. It overlaps with t_ram in any
+ * processor, so the larger of the two counts in both bounds. A GPU's is not known.
  *
  * With a GPU, C of the experts' bytes are computed by the processor and S are sent to the GPU or
  * moved between the memories. V and L: bytes per second of the GPU's memory and of the link to it.
@@ -31,23 +35,25 @@ struct limit_load {
     bool has_gpu;
     double host_bytes, link_bytes;              /* C, S */
     double disk_per_s, memory_per_s, gpu_per_s, link_per_s; /* B, W, V, L; 0: not measured */
+    double mul_adds, mul_adds_per_s;            /* F, P; without P, F takes no time */
 };
 
-/* The machine's bytes per second, 0 where not measured. */
+/* The machine's bytes and float multiply-adds per second, 0 where not measured. */
 struct limit_speeds {
-    double disk, memory, gpu, link;
+    double disk, memory, gpu, link, mul_adds;
 };
 
-enum limit_bound { LIMIT_DISK, LIMIT_MEMORY, LIMIT_GPU, LIMIT_LINK };
+enum limit_bound { LIMIT_DISK, LIMIT_MEMORY, LIMIT_GPU, LIMIT_LINK, LIMIT_ARITHMETIC };
 
 struct limit {
     struct limit_load load;
     double memory_bytes, gpu_bytes;     /* the dividends of t_ram and t_gpu */
-    double io_s, ram_s, gpu_s, link_s;  /* per token; negative: unknown */
+    double io_s, ram_s, gpu_s, link_s, fma_s; /* per token; negative: unknown */
     enum limit_bound bound;             /* the largest time */
     double min_per_s, max_per_s; /* tokens without and with overlap; 0: unknown */
     double tok_per_s;         /* measured; 0: nothing was decoded */
     double percent;           /* share of max_per_s; 0: unknown */
+    double memory_percent;    /* tok_per_s * ram_s: the share of the memory's speed; 0: unknown */
     /* tok_per_s is above the limit (limit_is_exceeded), so a speed was measured too low and the
      * percentage is unknown. */
     bool is_exceeded;
@@ -78,7 +84,7 @@ void limit_between(const struct fm_stats *before, const struct fm_stats *after,
                    const struct fm_model_info *info, double first_position,
                    const struct limit_speeds *speeds, struct limit *limit);
 
-/* Returns "disk", "memory", "gpu" or "link". */
+/* Returns "disk", "memory", "gpu", "link" or "arithmetic". */
 const char *limit_bound_name(enum limit_bound bound);
 
 /* Sets the speeds of a load. */

@@ -5,13 +5,11 @@
 #include "base/mem.h"
 #include "base/plat.h"
 #include "apps/chat/chat.h"
+#include "apps/cli/answer_screen.h"
 #include "apps/cli/common.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/prefix_options.h"
 #include "apps/cli/sampling_options.h"
-
-#define DIM "\033[2m"
-#define NORMAL "\033[0m"
 
 struct text {
     void *at;
@@ -23,8 +21,7 @@ struct answer {
     struct chat *chat;
     struct fm_answer *answer;
     struct text content, reasoning;
-    bool is_dim, is_line_open;
-    struct foreign_text shown, noted; /* state of standard output and standard error */
+    struct answer_screen screen;
     struct progress progress;
     size_t n_before, n_piece, n_total; /* prompt tokens, for the progress line */
 };
@@ -125,25 +122,6 @@ int chat_read_ahead(struct chat *chat, struct fm_error *err)
 
 /* ---- the text --------------------------------------------------------------------------- */
 
-static void set_dim(struct answer *a, bool is_dim)
-{
-    if (a->is_dim == is_dim)
-        return;
-    a->is_dim = is_dim;
-    a->shown = (struct foreign_text){0};
-    if (a->is_line_open)
-        (void)out_text("\n\n", 2);
-    a->is_line_open = false;
-    if (a->chat->is_terminal)
-        (void)out_text(is_dim ? DIM : NORMAL, strlen(is_dim ? DIM : NORMAL));
-}
-
-static void show(struct answer *a, const char *text, size_t bytes)
-{
-    a->chat->is_out_gone = !out_foreign(&a->shown, text, bytes);
-    a->is_line_open = !a->shown.ends_line;
-}
-
 static int keep(struct text *text, const char *more, size_t bytes, struct fm_error *err)
 {
     int rc = mem_grow(&text->at, &text->capacity, text->bytes + bytes, 1, "the answer", err);
@@ -161,16 +139,9 @@ static int take_text(struct answer *a, const struct fm_answer_event *event, stru
     const bool is_reasoning = event->kind == FM_EVENT_REASONING;
     const int rc = keep(is_reasoning ? &a->reasoning : &a->content, event->text, event->text_bytes,
                         err);
-    if (rc != 0)
-        return rc;
-    if (is_reasoning && !a->chat->is_terminal) {
-        if (!a->chat->is_quiet)
-            err_foreign(&a->noted, event->text, event->text_bytes);
-        return 0;
-    }
-    set_dim(a, is_reasoning);
-    show(a, event->text, event->text_bytes);
-    return 0;
+    if (rc == 0 && !answer_screen_show(&a->screen, is_reasoning, event->text, event->text_bytes))
+        a->chat->is_out_gone = true;
+    return rc;
 }
 
 static int take_event(void *ctx, const struct fm_answer_event *event, struct fm_error *err)
@@ -203,10 +174,10 @@ static int decode(struct answer *a, struct fm_error *err)
 static int finish_text(struct answer *a, struct fm_error *err)
 {
     const int rc = fm_answer_finish(a->answer, err);
-    set_dim(a, false);
-    if (a->is_line_open)
+    answer_screen_end(&a->screen);
+    if (a->screen.is_line_open)
         (void)out_text("\n", 1);
-    a->is_line_open = false;
+    a->screen.is_line_open = false;
     return rc;
 }
 
@@ -304,7 +275,8 @@ static int write_answer(struct answer *a, const int32_t *ids, size_t n_ids, stru
 bool chat_answer(struct chat *chat)
 {
     struct fm_error err = {0};
-    struct answer a = {.chat = chat};
+    struct answer a = {.chat = chat, .screen = {.is_terminal = chat->is_terminal,
+                                                .is_quiet = chat->is_quiet}};
     int32_t *ids = NULL;
     size_t n_ids = 0;
     interrupt_forget();
@@ -340,8 +312,8 @@ void chat_show_status(const struct chat *chat)
     char resident[UNIT_BYTES], budget[UNIT_BYTES];
     const uint64_t n_used = turn->n_hits + turn->n_misses;
     fm_model_stats(chat->model, &stats);
-    (void)fprintf(stderr, DIM "%.1f tok/s | hits %.0f%% | disk %.2f GB/s | memory %s of %s | "
-                  "%u/%u%s" NORMAL "\n", per_second(turn->n_decoded, turn->decode_ns),
+    (void)fprintf(stderr, SCREEN_DIM "%.1f tok/s | hits %.0f%% | disk %.2f GB/s | memory %s of %s "
+                  "| %u/%u%s" SCREEN_NORMAL "\n", per_second(turn->n_decoded, turn->decode_ns),
                   n_used > 0 ? 100 * (double)turn->n_hits / (double)n_used : 100.0,
                   per_second(turn->bytes_read, turn->wall_ns) * 1e-9,
                   human_bytes(plat_resident_bytes(), resident),

@@ -33,6 +33,7 @@ struct planner {
     uint64_t n_all;    /* routed experts of all layers */
     uint64_t min_bytes;
     double position;   /* of the token that speeds are predicted for */
+    bool is_elsewhere; /* speeds were given: nothing is measured */
     struct app_speeds speeds;
     struct plan_row rows[ROWS_MAX]; /* the smallest budget first */
     unsigned n_rows, chosen;
@@ -210,12 +211,44 @@ static void expect(struct planner *p, struct plan_row *row)
                              : -1;
 }
 
+/* Takes the speeds that were given, or measures them. */
+static int find_speeds(struct planner *p, struct fm_error *err)
+{
+    if (p->is_elsewhere) {
+        p->speeds.disk.read.median = args_float(p->args, "disk-speed") * 1e9;
+        p->speeds.machine.read.median = args_float(p->args, "memory-speed") * 1e9;
+        return 0;
+    }
+    int rc = app_speeds_measure(p->args, p->n_all > 0, NULL, &p->speeds, err);
+    if (rc == 0 && has_gpu(p))
+        app_gpu_measure(p->args, &p->speeds.gpu);
+    return rc;
+}
+
+/* Another machine has both speeds, a budget, and no GPU that could be asked here. */
+static int check_elsewhere(struct planner *p, struct fm_error *err)
+{
+    const bool has_disk = args_float(p->args, "disk-speed") > 0;
+    const bool has_memory = args_float(p->args, "memory-speed") > 0;
+    p->is_elsewhere = has_disk && has_memory;
+    if (has_disk != has_memory)
+        return err_set(err, FM_ERR_ARG, "--%s needs --%s: a plan for another machine uses both",
+                       has_disk ? "disk-speed" : "memory-speed",
+                       has_disk ? "memory-speed" : "disk-speed");
+    if (p->is_elsewhere && p->options.memory_bytes == 0)
+        return err_set(err, FM_ERR_ARG, "--disk-speed and --memory-speed need --memory: what is "
+                       "free here says nothing about another machine");
+    if (p->is_elsewhere)
+        p->options.gpu = "off";
+    return 0;
+}
+
 static int make_plan(struct planner *p, struct fm_error *err)
 {
     struct fm_model_options options = p->options;
     options.metadata_only = true;
     options.memory_bytes = 0;
-    int rc = fm_machine_check_memory(p->options.memory_bytes, err);
+    int rc = p->is_elsewhere ? 0 : fm_machine_check_memory(p->options.memory_bytes, err);
     if (rc == 0)
         rc = fm_model_open(app_model_path(p->args), &options, &p->model, err);
     if (rc != 0)
@@ -229,9 +262,7 @@ static int make_plan(struct planner *p, struct fm_error *err)
     if (rc == 0)
         rc = replay(p, err);
     if (rc == 0)
-        rc = app_speeds_measure(p->args, p->n_all > 0, NULL, &p->speeds, err);
-    if (rc == 0 && has_gpu(p))
-        app_gpu_measure(p->args, &p->speeds.gpu);
+        rc = find_speeds(p, err);
     const unsigned n_context = p->rows[p->chosen].plan.n_context;
     const bool is_asked = p->options.n_context > 0;
     p->position = (is_asked || n_context < USUAL_CONTEXT ? n_context : USUAL_CONTEXT) / 2.0;
@@ -263,9 +294,13 @@ static void print_machine(const struct planner *p)
     char memory[UNIT_BYTES], disk[UNIT_BYTES], expert[UNIT_BYTES];
     const struct fm_machine_speeds *m = &p->speeds.machine;
     const struct fm_disk_speeds *d = &p->speeds.disk;
-    (void)printf("memory read  %s with %u thread%s, measured now\n",
+    if (p->is_elsewhere)
+        (void)printf("memory read  %s, as given\ndisk read    %s, as given\n",
+                     human_rate(m->read.median, memory), human_rate(d->read.median, disk));
+    else
+        (void)printf("memory read  %s with %u thread%s, measured now\n",
                  human_rate(m->read.median, memory), m->n_threads, m->n_threads == 1 ? "" : "s");
-    if (d->read.median > 0)
+    if (d->read.median > 0 && !p->is_elsewhere)
         (void)printf("disk read    %s, experts of %s, %u concurrent reads, %s, measured now\n",
                      human_rate(d->read.median, disk), human_bytes(d->expert_bytes, expert),
                      d->read_depth, d->io);
@@ -415,6 +450,8 @@ static int run_plan(const struct args *args)
         return say_failed(&err, STATUS_FAILED);
     app_keep_io(app_model_path(args), &p.options, p.io_path);
     p.options.n_context = (unsigned)args_uint(args, "context");
+    if (check_elsewhere(&p, &err) != 0)
+        return say_failed(&err, STATUS_USAGE);
     if (make_plan(&p, &err) != 0) {
         status = say_failed(&err, STATUS_FAILED);
     } else if (args_flag(args, "json")) {
@@ -437,6 +474,18 @@ static const struct option plan_options[] = {
     {.name = NULL},
 };
 static const struct option_group group_plan = {"Routing", plan_options};
+
+static const struct option machine_options[] = {
+    {.name = "disk-speed", .kind = OPTION_FLOAT, .metavar = "GB/s", .float_min = 0.001,
+     .float_max = 1e6, .shown = "measured",
+     .help = "Plan for another machine whose disk reads so many gigabytes per second. Needs "
+             "--memory-speed and --memory; nothing is measured, and the GPU is not used"},
+    {.name = "memory-speed", .kind = OPTION_FLOAT, .metavar = "GB/s", .float_min = 0.001,
+     .float_max = 1e6, .shown = "measured",
+     .help = "The same for its memory"},
+    {.name = NULL},
+};
+static const struct option_group group_machine = {"Machine", machine_options};
 
 static const struct option quiet_options[] = {
     {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG,
@@ -462,10 +511,13 @@ const struct command cmd_plan = {
                                           .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_engine, &group_context, &group_plan,
-                                                   &group_json, &group_quiet, &group_help, NULL},
+                                                   &group_machine, &group_json, &group_quiet,
+                                                   &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe plan MODEL --memory 8G", "What 8 GiB allow, and what more would"},
         {"flashmoe plan MODEL --context 32768", "What fits next to a long context"},
+        {"flashmoe plan MODEL --memory 24G --disk-speed 5 --memory-speed 60",
+         "What another machine would do"},
         {NULL, NULL}},
     .run = run_plan,
 };

@@ -5,6 +5,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "apps/cli/answer_screen.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
 #include "apps/cli/gpu_report.h"
@@ -16,6 +17,11 @@
 #include "apps/cli/sampling_options.h"
 #include "apps/cli/term.h"
 #include "apps/cli/token_logprobs.h"
+
+struct run_text {
+    void *at;
+    size_t bytes, capacity;
+};
 
 /* One run, from the prompt to the summary line. */
 struct run {
@@ -41,10 +47,9 @@ struct run {
     size_t eval_from, eval_to; /* prompt tokens being evaluated */
     void *tokens; /* int32_t [n_tokens], including the stop token */
     size_t n_tokens, tokens_capacity;
-    void *text; /* the answer so far; kept only for JSON */
-    size_t text_bytes, text_capacity;
-    struct foreign_text shown;
-    bool is_line_open; /* the text on standard output does not end with a newline */
+    bool is_chat; /* the prompt is a conversation: the answer may have reasoning */
+    struct run_text text, reasoning; /* the answer so far; kept only for JSON */
+    struct answer_screen screen;
     bool is_out_gone;  /* standard output can no longer be written */
     const char *stop_reason;
     int stop_string; /* index of the --stop that ended the answer, or -1 */
@@ -77,8 +82,8 @@ static bool is_constrained(const struct run *run)
     return args_flag(run->args, "json-object") || args_given(run->args, "json-schema");
 }
 
-/* Tokenizes one user message with the chat template. A constrained answer must begin with JSON, so
- * thinking is disabled for models that allow it. */
+/* Tokenizes one user message with the chat template. For a constrained answer thinking is disabled
+ * if the model allows it; otherwise the JSON follows the reasoning. */
 static int tokenize_turn(const struct run *run, const char *system, const char *text,
                          size_t text_bytes, int32_t **ids, size_t *n_ids, struct fm_error *err)
 {
@@ -131,6 +136,7 @@ static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
 {
     if (!args_flag(run->args, "raw")) {
         const int rc = tokenize_chat(run, text, text_bytes, err);
+        run->is_chat = rc == 0;
         if (rc != FM_ERR_UNSUPPORTED || !run->info.has_tokenizer)
             return rc;
         if (!run->is_quiet)
@@ -157,7 +163,7 @@ static int open_grammar(struct run *run, struct fm_error *err)
 
 static int take_event(void *ctx, const struct fm_answer_event *event, struct fm_error *err);
 
-/* Opens the answer. Reasoning is printed as ordinary text. */
+/* Opens the answer. Without tools, calls are text. */
 static int open_answer(struct run *run, struct fm_error *err)
 {
     const char *stops[REPEATS_MAX];
@@ -179,6 +185,9 @@ static int open_answer(struct run *run, struct fm_error *err)
         .ends_with_grammar = true,
         .wants_logprobs = args_given(run->args, "logprobs"),
         .n_top_logprobs = (unsigned)args_uint(run->args, "logprobs"),
+        .is_chat = run->is_chat,
+        .is_reasoning = run->is_chat &&
+                        fm_prompt_opens_reasoning(run->model, run->prompt, run->n_prompt),
     };
     return rc == 0 ? fm_answer_open(run->model, &how, &run->answer, err) : rc;
 }
@@ -228,21 +237,22 @@ static int open_all(struct run *run, const char *text, size_t text_bytes, struct
 
 /* ---- tokens ---------------------------------------------------------------------------- */
 
-static int emit(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
+static int emit(struct run *run, bool is_reasoning, const char *text, size_t text_bytes,
+                struct fm_error *err)
 {
+    struct run_text *to = is_reasoning ? &run->reasoning : &run->text;
     if (text_bytes == 0)
         return 0;
     if (!run->is_json) {
-        run->is_out_gone = !out_foreign(&run->shown, text, text_bytes);
-        run->is_line_open = !run->shown.ends_line;
+        if (!answer_screen_show(&run->screen, is_reasoning, text, text_bytes))
+            run->is_out_gone = true;
         return 0;
     }
-    int rc = mem_grow(&run->text, &run->text_capacity, run->text_bytes + text_bytes, 1,
-                      "the answer", err);
+    int rc = mem_grow(&to->at, &to->capacity, to->bytes + text_bytes, 1, "the answer", err);
     if (rc != 0)
         return rc;
-    memcpy((char *)run->text + run->text_bytes, text, text_bytes);
-    run->text_bytes += text_bytes;
+    memcpy((char *)to->at + to->bytes, text, text_bytes);
+    to->bytes += text_bytes;
     return 0;
 }
 
@@ -263,8 +273,8 @@ static int take_event(void *ctx, const struct fm_answer_event *event, struct fm_
     struct run *run = ctx;
     if (event->kind == FM_EVENT_TOKEN)
         return keep_token(run, event, err);
-    if (event->kind == FM_EVENT_TEXT)
-        return emit(run, event->text, event->text_bytes, err);
+    if (event->kind == FM_EVENT_TEXT || event->kind == FM_EVENT_REASONING)
+        return emit(run, event->kind == FM_EVENT_REASONING, event->text, event->text_bytes, err);
     if (event->kind == FM_EVENT_FINISHED) {
         run->stop_reason = app_end_name(event->end);
         run->stop_string = event->end == FM_END_STRING ? (int)event->stop : -1;
@@ -387,6 +397,20 @@ static json_t *stop_json(const struct run *run)
     return json_text(text, strlen(text));
 }
 
+/* By the distance of a draft from the token before it. */
+static json_t *counts_json(const uint64_t counts[FM_DRAFTS_MAX])
+{
+    json_t *list = json_array();
+    for (unsigned i = 0; i < FM_DRAFTS_MAX; i++)
+        (void)json_array_append_new(list, json_integer((json_int_t)counts[i]));
+    return list;
+}
+
+static json_t *text_json(const struct run_text *text)
+{
+    return json_text(text->bytes > 0 ? text->at : "", text->bytes);
+}
+
 static json_t *make_json(const struct run *run, const struct fm_stats *stats)
 {
     char hash[33] = "";
@@ -395,10 +419,10 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
     for (size_t i = 0; i < run->n_tokens; i++)
         (void)json_array_append_new(tokens, json_integer(((const int32_t *)run->tokens)[i]));
     return json_pack(
-        "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s?, s:s?,"
-        " s:s?, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:o, s:o, s:o, s:s, s:o,"
-        " s:o}",
-        "text", json_text(run->text_bytes > 0 ? run->text : "", run->text_bytes),
+        "{s:o, s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s?,"
+        " s:s?, s:s?, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:o, s:o, s:o, s:s,"
+        " s:o, s:o, s:I, s:o, s:o}",
+        "text", text_json(&run->text), "reasoning", text_json(&run->reasoning),
         "tokens", tokens,
         "n_tokens", (json_int_t)run->n_tokens,
         "n_prompt_tokens", (json_int_t)run->n_prompt,
@@ -427,7 +451,27 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
         "sampling", sampling_json(&run->sampling), "stop_string", stop_json(run),
         "model", json_text(app_model_path(run->args), strlen(app_model_path(run->args))),
         "architecture", run->info.architecture, "routes", json_label(stats->routes),
-        "approximate", json_label(stats->approximate));
+        "approximate", json_label(stats->approximate),
+        "n_decode_passes", (json_int_t)stats->n_decode_passes,
+        "n_drafted", counts_json(stats->n_drafted),
+        "n_drafts_accepted", counts_json(stats->n_drafts_accepted));
+}
+
+static void print_drafts(const struct fm_stats *stats)
+{
+    char shares[FM_DRAFTS_MAX * 8] = "";
+    size_t at = 0;
+    uint64_t n = 0;
+    for (unsigned i = 0; i < FM_DRAFTS_MAX && stats->n_drafted[i] > 0; i++) {
+        const double share =
+            100.0 * (double)stats->n_drafts_accepted[i] / (double)stats->n_drafted[i];
+        at += (size_t)snprintf(shares + at, sizeof shares - at, "%s%.0f%%", i > 0 ? ", " : "",
+                               share);
+        n += stats->n_drafts_accepted[i];
+    }
+    say("drafts: %llu of %llu tokens, in %llu passes; accepted by distance: %s",
+        (unsigned long long)n, (unsigned long long)stats->n_decode_tokens,
+        (unsigned long long)stats->n_decode_passes, shares);
 }
 
 static void print_closing_line(const struct run *run, const struct fm_stats *stats)
@@ -455,6 +499,8 @@ static void print_closing_line(const struct run *run, const struct fm_stats *sta
         human_bytes(stats->memory_budget_bytes, budget), seed);
     if (stats->gpu != NULL)
         say("GPU %s: %s", stats->gpu, gpu_report_work(NULL, stats, gpu));
+    if (stats->n_drafted[0] > 0)
+        print_drafts(stats);
     if (stats->n_shrinks > 0)
         say("memory was scarce: the expert cache shrank to %llu experts (--elastic off prevents "
             "this)", (unsigned long long)stats->n_cache_slots);
@@ -547,7 +593,8 @@ static int finish(struct run *run)
     if (has_logprobs && run->json != NULL)
         (void)json_object_set_new(run->json, "logprobs",
                                   token_logprobs_json(&run->logprobs, run->model));
-    if (run->is_line_open)
+    answer_screen_end(&run->screen);
+    if (run->screen.is_line_open)
         (void)out_text("\n", 1); /* out_finish reports a fault */
     if (has_logprobs && !run->is_json)
         token_logprobs_print(&run->logprobs, run->model);
@@ -571,6 +618,8 @@ static int run_run(const struct args *args)
     struct fm_error err = {0};
     struct run run = {.args = args, .is_json = args_flag(args, "json"),
                       .is_quiet = args_flag(args, "quiet"), .stop_string = -1};
+    run.screen = (struct answer_screen){.is_terminal = isatty(STDOUT_FILENO) != 0,
+                                        .is_quiet = run.is_quiet};
     char *text = NULL;
     size_t text_bytes = 0;
     int rc = prompt_read(args, &text, &text_bytes, &err);
@@ -590,7 +639,9 @@ static int run_run(const struct args *args)
         interrupt_watch(run.session);
         rc = generate(&run, &err);
     }
-    if (rc != 0 && run.is_line_open && isatty(STDOUT_FILENO))
+    if (rc != 0)
+        answer_screen_end(&run.screen);
+    if (rc != 0 && run.screen.is_line_open && isatty(STDOUT_FILENO))
         (void)out_text("\n", 1); /* the message starts on its own line */
     int status = rc == 0 ? finish(&run) : say_failed(&err, STATUS_FAILED);
     if (route_trace_close(&run.trace, rc == 0, &err) != 0)
@@ -600,7 +651,8 @@ static int run_run(const struct args *args)
     close_all(&run);
     fm_free(run.prompt);
     mem_free(run.tokens);
-    mem_free(run.text);
+    mem_free(run.text.at);
+    mem_free(run.reasoning.at);
     token_logprobs_clear(&run.logprobs);
     return status;
 }
@@ -652,12 +704,13 @@ const struct command cmd_run = {
     .name = "run",
     .summary = "Answer a prompt and print the text as it is generated",
     .description =
-        "The answer goes to standard output. Progress and a summary line with speed, expert hit "
-        "rate, bytes read and memory go to standard error. Ctrl-C ends the answer cleanly with "
-        "exit status 130; a second Ctrl-C kills the program.\n"
-        "--json prints one object: the text, the token ids (including the stop token), the stop "
-        "reason (stop, length, context, interrupted), the matched stop string, speed, hit rate, "
-        "bytes read, memory, the seed and a hash of all logits.",
+        "The answer goes to standard output. Reasoning is shown dim before it on a terminal; "
+        "otherwise it goes to standard error, or nowhere with -q. Progress and a summary line with "
+        "speed, expert hit rate, bytes read and memory go to standard error. Ctrl-C ends the "
+        "answer cleanly with exit status 130; a second Ctrl-C kills the program.\n"
+        "--json prints one object: the text, the reasoning, the token ids (including the stop "
+        "token), the stop reason (stop, length, context, interrupted), the matched stop string, "
+        "speed, hit rate, bytes read, memory, the seed and a hash of all logits.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},

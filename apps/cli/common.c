@@ -81,6 +81,11 @@ static const struct option engine_options[] = {
     {.name = "lookahead", .kind = OPTION_STRING, .metavar = "WHEN", .value = "auto",
      .help = "Prefetch the experts that the next layer will probably choose: on, off, or auto, "
              "which tries both in turns and keeps the faster"},
+    {.name = "draft", .kind = OPTION_STRING, .metavar = "WHICH", .value = "off",
+     .help = "Guess tokens that occurred before in the same order, and compute them together with "
+             "the next one. Text that is quoted or edited then needs fewer passes. No token and no "
+             "logit changes. auto: as many as have lately been worth their time; 1 to 8: always "
+             "so many; off: none"},
     {.name = "heat", .kind = OPTION_PATH, .metavar = "FILE", .shown = "in the user's cache folder",
      .excludes = "no-heat",
      .help = "File that records which experts are used, so that the next start loads them first"},
@@ -304,6 +309,23 @@ static int read_words(const struct args *args, struct fm_model_options *options,
     return 0;
 }
 
+/* Drafts of `auto`, at most. */
+#define AUTO_DRAFTS 4
+
+static int read_draft(const struct args *args, struct fm_model_options *options,
+                      struct fm_error *err)
+{
+    const char *text = args_text(args, "draft");
+    const bool is_number = text[0] >= '1' && text[0] <= '0' + FM_DRAFTS_MAX && text[1] == '\0';
+    const bool is_auto = strcmp(text, "auto") == 0;
+    if (!is_number && !is_auto && strcmp(text, "off") != 0)
+        return err_set(err, FM_ERR_ARG, "--draft is '%s': expected auto, off or 1 to %d", text,
+                       FM_DRAFTS_MAX);
+    options->draft = is_number ? FM_ON : FM_AUTO;
+    options->n_drafts = is_number ? (unsigned)(text[0] - '0') : is_auto ? AUTO_DRAFTS : 0;
+    return 0;
+}
+
 int app_engine_options(const struct args *args, struct fm_model_options *options,
                        struct fm_error *err)
 {
@@ -320,7 +342,8 @@ int app_engine_options(const struct args *args, struct fm_model_options *options
     options->heat_path = args_text(args, "heat");
     options->experts_per_token = (unsigned)args_uint(args, "experts-per-token");
     options->cache_bias = args_float(args, "cache-bias");
-    return read_words(args, options, err);
+    const int rc = read_draft(args, options, err);
+    return rc != 0 ? rc : read_words(args, options, err);
 }
 
 int app_model_open(const struct args *args, const struct app_model_options *how,

@@ -36,6 +36,8 @@ struct state_part {
 struct layer_state {
     uint32_t n_parts;
     struct state_part parts[BACKEND_STATE_PARTS];
+    /* Float multiply-adds of a token with every position before it; 0 if a window limits them. */
+    uint64_t position_mul_adds;
 };
 
 static inline void layer_state_add(struct layer_state *state, struct state_part part)
@@ -51,16 +53,27 @@ static inline uint64_t state_row_bytes(const struct state_part *part,
     return kv_row_bytes(part->format != NULL ? part->format : format, part->n_values);
 }
 
+/* A mixer whose rows take much memory for a short time computes so many rows together. */
+#define ARCH_FEW_ROWS 64u
+
 /* Sizes that scratch memory is made from. */
 struct arch_sizes {
     uint32_t max_cols;           /* of any weight, and of any head */
     uint32_t max_intermediate;   /* of any feed-forward block */
+    uint32_t max_routed_intermediate; /* of any block with experts */
     uint64_t mix_floats_per_row; /* the mixer's own scratch, batch-wide data included */
+    uint64_t mix_floats_per_few; /* besides, for each of the first ARCH_FEW_ROWS rows */
     unsigned n_heads, head_dim, key_dim; /* of attention, and of the delta rule; 0: none */
     unsigned index_best;                 /* as in backend_options */
     uint64_t head_floats_per_row;        /* scratch of final_norm */
     bool needs_streams;                  /* the backend must have these operations (streams.h) */
 };
+
+static inline uint64_t arch_mix_floats(const struct arch_sizes *sizes, uint64_t n_rows)
+{
+    return n_rows * sizes->mix_floats_per_row +
+           (n_rows < ARCH_FEW_ROWS ? n_rows : ARCH_FEW_ROWS) * sizes->mix_floats_per_few;
+}
 
 #define ARCH_NO_EXPERTS UINT32_MAX
 
@@ -82,7 +95,7 @@ struct step {
 
     float *x;      /* [n_rows, row_floats] the residual stream, or several */
     float *normed; /* [n_rows, hidden] */
-    float *mix;    /* [n_rows, mix_floats_per_row] the architecture's own layout */
+    float *mix;    /* arch_mix_floats: the architecture's own layout */
     float *router; /* [n_rows, n_experts] */
     uint32_t *ids; /* [n_rows, k] ascending */
     float *weights;      /* [n_rows, k] */

@@ -9,19 +9,24 @@ void blocks_sizes(const void *arch, struct arch_sizes *sizes)
 {
     const struct transformer *t = arch;
     struct mixer_sizes mix = {.max_cols = t->hidden};
-    uint64_t wide = 0;
+    uint64_t wide = 0, routed = 0;
     for (uint32_t i = 0; i < t->n_layers; i++) {
         const struct transformer_layer *l = &t->layers[i];
         l->mixer->sizes(l->mix, &mix);
-        wide = larger(wide, l->block->max_intermediate(t));
+        const uint64_t intermediate = l->block->max_intermediate(t);
+        wide = larger(wide, intermediate);
+        if (l->block->run == NULL)
+            routed = larger(routed, intermediate);
     }
     *sizes = (struct arch_sizes){.max_cols = (uint32_t)larger(mix.max_cols, wide)};
     sizes->max_intermediate = (uint32_t)wide;
+    sizes->max_routed_intermediate = (uint32_t)routed;
     sizes->n_heads = mix.n_heads;
     sizes->head_dim = mix.head_dim;
     sizes->key_dim = mix.key_dim;
     sizes->index_best = mix.index_best;
     sizes->mix_floats_per_row = t->rotary_dim + t->hidden + mix.floats_per_row;
+    sizes->mix_floats_per_few = mix.floats_per_few;
 }
 
 void blocks_state(const void *arch, uint32_t layer, struct layer_state *state)

@@ -35,6 +35,7 @@ struct layer_names {
 struct mixer_sizes {
     uint64_t max_cols; /* of its weights and heads */
     uint64_t floats_per_row; /* of scratch */
+    uint64_t floats_per_few; /* besides, for each of the first ARCH_FEW_ROWS rows */
     unsigned n_heads, head_dim, key_dim, index_best; /* as in arch_sizes */
 };
 
@@ -43,7 +44,7 @@ struct mix_buffers {
     const float *rope; /* [n, rotary_dim] */
     const float *block_rope; /* the same, of the first positions of an index's blocks */
     float *out;        /* [n, hidden] */
-    float *scratch;    /* [n, floats_per_row] */
+    float *scratch;    /* [n, floats_per_row], then [at most ARCH_FEW_ROWS, floats_per_few] */
 };
 
 struct mixer {
@@ -95,8 +96,7 @@ struct transformer_layer {
 
 struct transformer {
     uint32_t n_layers, hidden, vocabulary, max_context, rotary_dim;
-    uint32_t n_streams; /* of the residual */
-    uint32_t index_ratio; /* positions of a block that an index chooses; 0: there is none */
+    uint32_t n_streams, index_ratio; /* of the residual; positions of an index's block, or 0 */
     struct activation activation; /* of all feed-forward blocks */
     struct router router; /* of all layers, without what each has of its own */
     uint32_t n_experts_trained;

@@ -428,6 +428,7 @@ static void bind_all(struct binder *b, struct transformer *t,
     bind_head(b, t, root);
     binder_ignore(b, "model.visual.", true, "this version reads text only, no images");
     binder_ignore(b, "vision_tower.", true, "this version reads text only, no images");
+    binder_ignore(b, "mm_projector.", true, "this version reads text only, no images");
     binder_ignore(b, "mtp.", false, "multi-token prediction is not used");
     if (traits->may_have_predictors)
         ignore_predictors(b, model, t->n_layers);

@@ -1,9 +1,11 @@
 /* DeepSeek-V3 (V3, R1, V3.1) and the models built like it: latent attention, a few dense layers
- * first, then experts in groups, chosen by sigmoid scores, beside shared ones. */
+ * first, then experts in groups, chosen by sigmoid scores, beside shared ones. Of a multimodal
+ * checkpoint (Kimi-K2.5) the text part is used. */
 #include "arch/mix_latent.h"
 
-static const char *const model_types[] = {"deepseek_v3", "kimi_k2", NULL};
-static const char *const prefixes[] = {"model.", NULL};
+static const char *const model_types[] = {"deepseek_v3", "kimi_k2", "kimi_k25", NULL};
+static const char *const prefixes[] = {"model.", "language_model.model.", "model.language_model.",
+                                       NULL};
 
 static const struct layer_kind kinds[] = {{"full_attention", &mixer_latent, false}, {0}};
 
@@ -34,7 +36,7 @@ static int open_model(const struct config *config, struct binder *binder,
 extern const struct gguf_family deepseek_v3_gguf;
 extern const struct arch arch_deepseek_v3;
 const struct arch arch_deepseek_v3 = {
-    .family = {.model_types = model_types, .gguf = &deepseek_v3_gguf, .open = open_model,
-               .close = transformer_free},
+    .family = {.model_types = model_types, .multimodal_type = "kimi_k25",
+               .gguf = &deepseek_v3_gguf, .open = open_model, .close = transformer_free},
     BLOCKS_FUNCTIONS,
 };

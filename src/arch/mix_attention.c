@@ -197,6 +197,7 @@ static void attention_state(const void *mix, struct layer_state *state)
     const struct state_part heads = {STATE_BY_POSITION, a->n_kv_heads, a->head_dim, 0, NULL};
     for (unsigned i = 0; i < ATTENTION_PARTS; i++)
         layer_state_add(state, heads);
+    state->position_mul_adds = a->window > 0 ? 0 : 2ull * a->n_heads * a->head_dim;
 }
 
 /* Queries or keys of all rows: norms and rotation. */

@@ -74,6 +74,8 @@ static void indexed_state(const void *mix, struct layer_state *state)
     mixer_attention.state(mix, state);
     layer_state_add(state, (struct state_part){.kind = STATE_BY_POSITION, .n_rows = 1,
                                                .n_values = a->index.dim, .format = &kv_f32});
+    /* Beyond the blocks that it chooses, only the index grows with the context. */
+    state->position_mul_adds = (uint64_t)a->index.n_heads * a->index.dim / a->index.ratio;
 }
 
 const uint32_t *attention_choose(const struct attention *a, struct step *step,

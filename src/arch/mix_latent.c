@@ -142,38 +142,42 @@ static uint32_t kept_dim(const struct latent *a)
     return a->rank + a->rope_dim;
 }
 
-/* Floats per row of each buffer. */
+/* Floats per row of each buffer. Wide queries and what heads have gathered take most, so there are
+ * only a few of them at a time. */
 struct widths {
-    size_t q, wide, kv, out; /* `wide` is a query that is compared with the rows that are kept */
+    size_t q, values, q_short, kv;
+    size_t wide; /* a query that is compared with the rows that are kept, and its result */
 };
 
 static struct widths widths_of(const struct latent *a)
 {
-    const size_t q = (size_t)a->n_heads * (a->plain_dim + a->rope_dim);
-    const size_t values = (size_t)a->n_heads * a->value_dim;
-    const size_t wide = (size_t)a->n_heads * kept_dim(a);
-    /* q has the values in the end, and its own short form is in `wide` before that */
-    return (struct widths){q > values ? q : values, wide > a->q_rank ? wide : a->q_rank,
-                           kept_dim(a), wide};
+    const size_t n = a->n_heads;
+    return (struct widths){.q = n * (a->plain_dim + a->rope_dim), .values = n * a->value_dim,
+                           .q_short = a->q_rank, .kv = kept_dim(a), .wide = n * kept_dim(a)};
+}
+
+static uint64_t larger(uint64_t x, uint64_t y)
+{
+    return x > y ? x : y;
 }
 
 static void latent_sizes(const void *mix, struct mixer_sizes *s)
 {
     const struct latent *a = mix;
     const struct widths w = widths_of(a);
-    const uint64_t values = (uint64_t)a->n_heads * a->value_dim;
-    const uint64_t own = kept_dim(a) > a->q_rank ? kept_dim(a) : a->q_rank; /* also of a head */
-    const uint64_t cols = values > own ? values : own;
-    const uint64_t floats = w.q + w.wide + w.kv + w.out;
-    s->max_cols = s->max_cols > cols ? s->max_cols : cols;
-    s->floats_per_row = s->floats_per_row > floats ? s->floats_per_row : floats;
-    s->n_heads = s->n_heads > a->n_heads ? s->n_heads : a->n_heads;
-    s->head_dim = s->head_dim > kept_dim(a) ? s->head_dim : kept_dim(a);
+    const uint64_t own = larger(kept_dim(a), a->q_rank); /* also of a head */
+    s->max_cols = larger(s->max_cols, larger(w.values, own));
+    s->floats_per_row = larger(s->floats_per_row, larger(w.q, w.values) + w.q_short + w.kv);
+    s->floats_per_few = larger(s->floats_per_few, 2 * w.wide);
+    s->n_heads = (unsigned)larger(s->n_heads, a->n_heads);
+    s->head_dim = (unsigned)larger(s->head_dim, kept_dim(a));
 }
 
 static void latent_state(const void *mix, struct layer_state *state)
 {
-    layer_state_add(state, (struct state_part){STATE_BY_POSITION, 1, kept_dim(mix), 0, NULL});
+    const struct latent *a = mix;
+    layer_state_add(state, (struct state_part){STATE_BY_POSITION, 1, kept_dim(a), 0, NULL});
+    state->position_mul_adds = a->n_heads * (uint64_t)(kept_dim(a) + a->rank);
 }
 
 /* Queries and the rows that are kept, before they turn. */
@@ -204,12 +208,39 @@ static void turn(const struct latent *a, struct step *step, const float *rope, f
         .turns_neighbours = a->turns_neighbours, .rope = rope}, step->n_rows);
 }
 
-/* Makes wide queries of the plain ones. `apart` is scratch. */
-static void widen(const struct latent *a, struct step *step, const float *q, float *apart,
-                  float *wide)
+/* Some rows of a step: those from `first` on, at most ARCH_FEW_ROWS. The segments have only these,
+ * and count them from 0. */
+struct few_rows {
+    size_t first, n;
+    struct backend_segment segments[ARCH_FEW_ROWS];
+    uint32_t n_segments;
+};
+
+static void take_rows(const struct step *step, size_t first, struct few_rows *few)
 {
-    struct backend *be = step->be;
-    const size_t n = step->n_rows, stride = a->plain_dim + a->rope_dim;
+    const size_t left = step->n_rows - first;
+    few->first = first;
+    few->n = left < ARCH_FEW_ROWS ? left : ARCH_FEW_ROWS;
+    few->n_segments = 0;
+    for (uint32_t i = 0; i < step->n_segments; i++) {
+        struct backend_segment one = step->segments[i];
+        const size_t begin = one.first_row > first ? one.first_row : first;
+        const size_t end = (size_t)one.first_row + one.n_rows < first + few->n
+                               ? (size_t)one.first_row + one.n_rows : first + few->n;
+        if (begin >= end)
+            continue;
+        one.position += (uint32_t)(begin - one.first_row);
+        one.first_row = (uint32_t)(begin - first);
+        one.n_rows = (uint32_t)(end - begin);
+        few->segments[few->n_segments++] = one;
+    }
+}
+
+/* Makes wide queries of the plain ones. `apart` is scratch. */
+static void widen(const struct latent *a, struct backend *be, size_t n, const float *q,
+                  float *apart, float *wide)
+{
+    const size_t stride = a->plain_dim + a->rope_dim;
     be->ops->copy_heads(be, &(struct backend_head_copy){q, apart, stride, a->plain_dim, a->n_heads,
                                                         a->plain_dim}, n);
     be->ops->head_products(be, &(struct backend_head_products){
@@ -221,13 +252,13 @@ static void widen(const struct latent *a, struct step *step, const float *q, flo
 /* Attends to the rows that are kept. The result of each head is what its values are made of,
  * [n, n_heads, rank]: in `out`, or in `wide` if the format is rotated, because a whole row turns
  * back. */
-static const float *attend(const struct latent *a, struct step *step, float *wide, const float *kv,
-                           float *out)
+static const float *attend(const struct latent *a, const struct step *step,
+                           const struct few_rows *few, float *wide, const float *kv, float *out)
 {
     struct backend *be = step->be;
     const bool is_rotated = step->kv_format->plain == NULL;
     be->ops->attention(be, &(struct backend_attention){
-        .segments = step->segments, .n_segments = step->n_segments,
+        .segments = few->segments, .n_segments = few->n_segments,
         .kv_format = step->kv_format, .n_heads = a->n_heads, .n_kv_heads = 1,
         .head_dim = kept_dim(a), .value_dim = is_rotated ? kept_dim(a) : a->rank,
         .block_positions = step->kv_block_positions, .block_bytes = step->kv_block_bytes,
@@ -236,29 +267,37 @@ static const float *attend(const struct latent *a, struct step *step, float *wid
     if (!is_rotated)
         return out;
     be->ops->copy_heads(be, &(struct backend_head_copy){out, wide, kept_dim(a), a->rank,
-                                                        a->n_heads, a->rank}, step->n_rows);
+                                                        a->n_heads, a->rank}, few->n);
     return wide;
 }
 
+/* Values take the place of the queries from the front on. Queries lie so far behind that no row's
+ * values reach the queries of a later one. */
 static void latent_run(const void *mix, struct step *step, const struct mix_buffers *m)
 {
     const struct latent *a = mix;
     struct backend *be = step->be;
-    const size_t n = step->n_rows;
+    const size_t n = step->n_rows, n_few = n < ARCH_FEW_ROWS ? n : ARCH_FEW_ROWS;
     const struct widths w = widths_of(a);
-    float *q = m->scratch, *wide = q + n * w.q, *kv = wide + n * w.wide, *out = kv + n * w.kv;
-    project(a, step, q, wide, kv);
+    float *values = m->scratch, *q = values + (w.values > w.q ? n * (w.values - w.q) : 0);
+    float *q_short = q + n * w.q, *kv = q_short + n * w.q_short;
+    float *wide = kv + n * w.kv, *out = wide + n_few * w.wide;
+    project(a, step, q, q_short, kv);
     be->ops->norm_rope(be, &(struct backend_heads){
         .x = kv, .row_stride = kept_dim(a), .head_stride = kept_dim(a), .n_heads = 1,
         .head_dim = a->rank, .norm = a->kv_norm, .eps = INNER_EPS, .rope = m->rope}, n);
     turn(a, step, m->rope, kv + a->rank, kept_dim(a), 1);
     turn(a, step, m->rope, q + a->plain_dim, a->plain_dim + a->rope_dim, a->n_heads);
-    widen(a, step, q, out, wide);
-    const float *made = attend(a, step, wide, kv, out);
-    be->ops->head_products(be, &(struct backend_head_products){
-        .w = a->heads + a->n_heads, .n_heads = a->n_heads, .x = made, .y = q,
-        .y_stride = a->value_dim}, n);
-    be->ops->input(be, q, n, a->o.n_cols);
+    struct few_rows few;
+    for (size_t first = 0; first < n; first += few.n) {
+        take_rows(step, first, &few);
+        widen(a, be, few.n, q + first * w.q, out, wide);
+        const float *made = attend(a, step, &few, wide, kv + first * w.kv, out);
+        be->ops->head_products(be, &(struct backend_head_products){
+            .w = a->heads + a->n_heads, .n_heads = a->n_heads, .x = made,
+            .y = values + first * w.values, .y_stride = a->value_dim}, few.n);
+    }
+    be->ops->input(be, values, n, a->o.n_cols);
     be->ops->matmul(be, &(struct backend_product){&a->o, m->out, a->o_bias}, 1);
 }
 

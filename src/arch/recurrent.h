@@ -1,4 +1,4 @@
-/* Recurrent mixers: rows that leave a mark are cut there. */
+/* Recurrent mixers: rows that leave a mark are cut there, rows that leave a trail are cut apart. */
 #ifndef FLASHMOE_ARCH_RECURRENT_H
 #define FLASHMOE_ARCH_RECURRENT_H
 
@@ -13,7 +13,8 @@ typedef void recurrent_fn(void *ctx, struct backend *be, const struct backend_se
                           size_t n);
 
 /* Runs the mixer on every row. Where a segment has a mark, the recurrent parts of its state are
- * copied there between the rows before the mark and those behind it. `state` describes the layer.
+ * copied there between the rows before the mark and those behind it. Where it has a trail, every
+ * row computes in a slot of its own. `state` describes the layer.
  * Tokens follow each other in a recurrent layer, so cutting the rows changes nothing. */
 void recurrent_run(struct backend *be, const struct layer_state *state,
                    const struct backend_segment *segments, size_t n, recurrent_fn *run, void *ctx);

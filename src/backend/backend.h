@@ -42,6 +42,12 @@ struct backend_segment {
     /* After this many rows a mixer copies its recurrent parts from `state` to `mark`. 0 means
      * never. Operations do not look at it. */
     uint32_t mark_rows;
+    /* Where rows leave a trail, a mixer keeps the recurrent parts before the rows and behind each:
+     * those behind row r are in slot (slot + r + 1) % n_slots of a ring of slots, each slot_bytes
+     * long. `state` is in slot `slot`. n_slots 0: there is no trail. Operations do not look at
+     * it. */
+    uint32_t slot, n_slots;
+    uint64_t slot_bytes;
     /* The parts of the layer's state. Each operation's struct says which of them it uses. */
     void *state[BACKEND_STATE_PARTS];
     void *mark[BACKEND_STATE_PARTS]; /* NULL if the part is addressed by position */
@@ -192,6 +198,8 @@ struct backend {
     const char *level; /* of the kernels in use */
 };
 
+#define BACKEND_HIDDEN_ALIGN 128u
+
 struct backend_options {
     unsigned n_threads;
     bool pin_threads;
@@ -201,10 +209,25 @@ struct backend_options {
     size_t max_rows;         /* maximum tokens in any batch */
     size_t max_ffn_rows;     /* maximum rows of all blocks of one ffn call */
     size_t max_intermediate; /* maximum rows of any gate */
+    /* Numbers between the gates and the down matrices of one ffn call, if that is fewer than the
+     * product of the two: a row of them takes a multiple of BACKEND_HIDDEN_ALIGN. 0: it is not. */
+    uint64_t max_hidden;
     unsigned n_heads, head_dim, key_dim; /* of attention and of the delta rule; 0: none */
     uint32_t n_context;
     unsigned index_best; /* blocks that sparse attention chooses, at most; 0: none */
 };
+
+/* Returns how many numbers the rows of a block take at most. */
+static inline uint64_t backend_hidden(uint64_t n_rows, uint64_t intermediate)
+{
+    return n_rows * ((intermediate + BACKEND_HIDDEN_ALIGN - 1) / BACKEND_HIDDEN_ALIGN *
+                     BACKEND_HIDDEN_ALIGN);
+}
+
+static inline uint64_t backend_max_hidden(const struct backend_options *o)
+{
+    return o->max_hidden > 0 ? o->max_hidden : backend_hidden(o->max_ffn_rows, o->max_intermediate);
+}
 
 /* Opens a backend of the list by name. NULL means the first. */
 int backend_open(const char *name, const struct backend_options *options, struct backend **out,

@@ -16,7 +16,7 @@ extern "C" {
 
 /* ---- levels (cpu/machine_levels.c) ------------------------------------------------------- */
 
-/* Runs n_rounds of a fixed number of int8 multiply-adds in registers. Returns the number of
+/* Runs n_rounds of a fixed number of multiply-adds in registers. Returns the number of
  * operations; a multiply-add counts as two. */
 typedef uint64_t machine_peak_fn(uint64_t n_rounds);
 
@@ -25,7 +25,8 @@ struct machine_level {
     const char *needs; /* the instructions it uses */
     bool is_usable;    /* on this machine */
     bool is_default;
-    machine_peak_fn *int8_peak; /* call machine_level_use first; NULL: cannot be measured */
+    /* Of bytes and of floats. Call machine_level_use first; NULL: cannot be measured. */
+    machine_peak_fn *int8_peak, *fma_peak;
 };
 
 /* Gets the i-th level of this architecture, lowest first. Returns false past the end. */
@@ -55,7 +56,7 @@ uint64_t machine_read_bytes(bool is_quick); /* same, for this machine as it is n
 int machine_measure_read(const struct machine_run *run, uint64_t bytes,
                          struct fm_speed *speed, struct fm_error *err);
 /* Measures the operations per second of all threads together. */
-int machine_measure_int8(const struct machine_run *run, machine_peak_fn *int8_peak,
+int machine_measure_peak(const struct machine_run *run, machine_peak_fn *peak,
                          struct fm_speed *speed, struct fm_error *err);
 
 #ifdef __cplusplus

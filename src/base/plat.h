@@ -60,6 +60,9 @@ void plat_expect_random(int fd, bool is_random);
 int64_t plat_read_device(int fd, void *dst, uint64_t bytes, uint64_t offset);
 /* Makes the file `bytes` long and allocates its disk space if the file system can do that. */
 int plat_reserve(int fd, const char *path, uint64_t bytes, struct fm_error *err);
+/* Makes the file `bytes` long; what was not written takes no disk space if the file system can do
+ * that. */
+int plat_set_size(int fd, const char *path, uint64_t bytes, struct fm_error *err);
 /* Writes all bytes or fails; the message says so when the disk is full. */
 int plat_write_at(int fd, const char *path, const void *src, uint64_t bytes, uint64_t offset,
                   struct fm_error *err);

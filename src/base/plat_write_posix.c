@@ -105,6 +105,11 @@ bool plat_was_full(void)
     return errno == ENOSPC || errno == EDQUOT;
 }
 
+int plat_set_size(int fd, const char *path, uint64_t bytes, struct fm_error *err)
+{
+    return ftruncate(fd, (off_t)bytes) == 0 ? 0 : no_space(path, bytes, 0, err);
+}
+
 int plat_reserve(int fd, const char *path, uint64_t bytes, struct fm_error *err)
 {
 #ifdef __linux__
@@ -115,7 +120,7 @@ int plat_reserve(int fd, const char *path, uint64_t bytes, struct fm_error *err)
     if (rc != 0 && (errno == ENOSPC || errno == EDQUOT))
         return no_space(path, bytes, 0, err);
 #endif
-    return ftruncate(fd, (off_t)bytes) == 0 ? 0 : no_space(path, bytes, 0, err);
+    return plat_set_size(fd, path, bytes, err);
 }
 
 /* Switches the file to the page cache for good. After a partial page the rest is no longer a

@@ -130,6 +130,10 @@ void expert_cache_use_all(struct expert_cache *cache);
 void expert_cache_count(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
                         const struct expert_use *uses, uint32_t n);
 void expert_cache_catch_up(struct expert_cache *cache);
+/* Counts the experts of one token, which a plan or expert_cache_count had without a use: a draft
+ * that was accepted. Hits and misses were counted there. No plan is open. */
+void expert_cache_accept(struct expert_cache *cache, uint32_t layer, const struct expert_use *uses,
+                         uint32_t n);
 /* Reads all experts that are not resident, layer by layer, in the background: if all of them fit,
  * and if the memory is not the host's, where a layer gains nothing by being whole. A cache that
  * grows does so again. Called once, after expert_cache_warm or instead of it. */

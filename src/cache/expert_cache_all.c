@@ -82,6 +82,14 @@ void expert_cache_count(struct expert_cache *cache, uint32_t layer, uint32_t n_t
     log->n_uses += n;
 }
 
+void expert_cache_accept(struct expert_cache *cache, uint32_t layer, const struct expert_use *uses,
+                         uint32_t n)
+{
+    assert(!cache->plan.is_open);
+    expert_cache_catch_up(cache); /* layers are counted in their order */
+    count_layer(cache, &(struct logged_layer){layer, 1, n}, uses);
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 void expert_cache_read_all(struct expert_cache *cache)

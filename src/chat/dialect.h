@@ -24,7 +24,7 @@ struct dialect_opener {
     /* A closing tag that may follow such a call without an opening tag and is then ignored; NULL
      * for none. */
     const char *stray;
-    bool ends_reasoning; /* a call may begin inside reasoning, which it ends */
+    bool ends_reasoning; /* a call may begin inside reasoning, which it ends unless it breaks */
 };
 
 /* What the header of a message says. The name is borrowed from the header. */
@@ -60,6 +60,7 @@ struct dialect {
      * the call itself, to count calls or to name a result. */
     bool may_restore;
     bool may_begin_closed; /* an answer may begin with the end of reasoning, which is markup */
+    bool has_lone_calls; /* templates write calls only of a message whose content is null */
     bool has_call_ids; /* templates and models write ids as functions.NAME:NUMBER */
     /* Takes the next byte after an opener (tc->opener). */
     enum toolcall_status (*push)(struct toolcall *tc, uint8_t byte);

@@ -75,17 +75,19 @@ static void read_recipient(const char *header, size_t bytes, struct frame_header
     if (n > sizeof prefix - 1 && memcmp(name, prefix, sizeof prefix - 1) == 0) {
         name += sizeof prefix - 1;
         n -= sizeof prefix - 1;
+    } else if (n == 0 || is_word(name, n, "assistant") || is_word(name, n, "user")) {
+        return; /* a message, not a call */
     }
-    if (n == 0 || is_word(name, n, "assistant") || is_word(name, n, "user"))
-        return;
     out->name = name;
     out->name_bytes = n;
 }
 
 static void read_header(const char *header, size_t bytes, struct frame_header *out)
 {
-    const size_t at = find(header, bytes, CHANNEL);
-    const size_t skip = at < bytes ? at + sizeof CHANNEL - 1 : bytes;
+    size_t skip = bytes; /* where the last channel begins: a model may write two */
+    for (size_t at = find(header, bytes, CHANNEL); at < bytes;
+         at = skip + find(header + skip, bytes - skip, CHANNEL))
+        skip = at + sizeof CHANNEL - 1;
     const char *channel = header + skip;
     const size_t n = word_bytes(channel, bytes - skip);
     *out = (struct frame_header){.is_reasoning = is_word(channel, n, "analysis"),

@@ -213,7 +213,7 @@ static const char *const dsml_stops[] = {"<｜end▁of▁sentence｜>", NULL};
         .end = {"</" DSML "parameter>", id.tags, TAG_PARAMETER | TAG_END, false},                  \
     };                                                                                             \
     static const struct dialect_opener id##_openers[] = {                                          \
-        {.text = "<" DSML block ">", .first = '<'},                                                \
+        {.text = "<" DSML block ">", .first = '<', .ends_reasoning = true},                        \
         {.text = "<" DSML "invoke name=\"", .is_inner = true},                                     \
         {.text = NULL},                                                                            \
     };                                                                                             \

@@ -1,5 +1,6 @@
 /* Every tool-call dialect, sorted: DIALECT(name of the descriptor). */
 DIALECT(dialect_deepseek)
+DIALECT(dialect_deepseek_v3)
 DIALECT(dialect_dsml_functions)
 DIALECT(dialect_dsml_tools)
 DIALECT(dialect_glm)

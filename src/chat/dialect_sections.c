@@ -10,13 +10,24 @@
  *   <｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜> ...
  *   <｜tool▁calls▁end｜>
  *
- * The section's marker may be missing before a call, and at the end. White space between the
- * markers is skipped. */
+ * DeepSeek-V3 and R1 write the type of a call before the separator, and after it the name on a line
+ * of its own and the arguments as a block of code:
+ *
+ *   <｜tool▁call▁begin｜>function<｜tool▁sep｜>f
+ *   ```json
+ *   {...}
+ *   ```<｜tool▁call▁end｜> ...
+ *
+ * Both forms are read whichever one the template shows: if the arguments do not follow the
+ * separator, a name does. The fences and the marker after a call may be missing, and so may the
+ * markers of the section. White space between the markers is skipped. */
 #include "chat/dialect.h"
 #include "chat/toolcall_value.h"
 
-enum { AT_CALL, IN_NAME, AT_ARGUMENTS, IN_ARGUMENTS, AT_END, AT_NEXT };
-enum { TAG_CALL = 1, TAG_ARGUMENTS = 2, TAG_END = 4, TAG_CLOSE = 8 };
+enum { AT_CALL, IN_NAME, AT_ARGUMENTS, IN_ARGUMENTS, AT_END, AT_NEXT, AT_LINE, IN_LINE, AT_FENCE,
+       IN_FENCE };
+enum { TAG_CALL = 1, TAG_ARGUMENTS = 2, TAG_END = 4, TAG_CLOSE = 8, TAG_FENCE = 16,
+       TAG_END_FENCE = 32 };
 
 static enum toolcall_status go(struct toolcall *tc, uint8_t state)
 {
@@ -56,10 +67,11 @@ static bool read_id(struct toolcall *tc, bool has_ids)
     return ok;
 }
 
-static enum toolcall_status push_arguments(struct toolcall *tc, uint8_t byte)
+/* Reads the arguments, which `end` ends: a marker, or the fence after them. */
+static enum toolcall_status push_arguments(struct toolcall *tc, uint8_t byte, char end)
 {
-    if (!tc->is_ready && byte == '<') { /* no arguments */
-        tc->tail[tc->n_tail++] = '<';
+    if (!tc->is_ready && byte == (uint8_t)end) { /* no arguments */
+        tc->tail[tc->n_tail++] = end;
         tc->state = AT_END;
         return toolcall_end_values(tc) ? TOOLCALL_MORE : TOOLCALL_BROKEN;
     }
@@ -68,29 +80,63 @@ static enum toolcall_status push_arguments(struct toolcall *tc, uint8_t byte)
     return tc->is_complete ? go(tc, AT_END) : TOOLCALL_MORE;
 }
 
+/* Decides what follows the separator: the arguments, or a line with the name. */
+static enum toolcall_status push_line(struct toolcall *tc, uint8_t byte)
+{
+    if (toolcall_is_space(byte))
+        return TOOLCALL_MORE;
+    if (byte == '{' || byte == '<') {
+        tc->state = IN_ARGUMENTS;
+        return read_id(tc, false) ? push_arguments(tc, byte, '<') : TOOLCALL_BROKEN;
+    }
+    tc->id.n = 0; /* it was the type */
+    tc->state = IN_LINE;
+    return push_name(tc, byte);
+}
+
+/* Reads the name up to the end of its line. */
+static enum toolcall_status push_named_line(struct toolcall *tc, uint8_t byte)
+{
+    if (byte != '\n')
+        return byte == '<' ? TOOLCALL_BROKEN : push_name(tc, byte);
+    return read_id(tc, false) ? go(tc, AT_FENCE) : TOOLCALL_BROKEN;
+}
+
 static enum toolcall_status push(struct toolcall *tc, uint8_t byte, const struct marker *tags,
                                  bool has_ids)
 {
     /* The markers that may come in each state. */
     static const uint8_t sets[] = {[AT_CALL] = TAG_CALL, [AT_ARGUMENTS] = TAG_ARGUMENTS,
-                                   [AT_END] = TAG_END, [AT_NEXT] = TAG_CALL | TAG_CLOSE};
+                                   [AT_END] = TAG_END | TAG_END_FENCE | TAG_CALL | TAG_CLOSE,
+                                   [AT_NEXT] = TAG_CALL | TAG_CLOSE, [AT_FENCE] = TAG_FENCE};
     unsigned tag;
     if (tc->state == AT_CALL && strcmp(tc->opening, tags[0].text) == 0)
         tc->state = IN_NAME;
     if (tc->state == IN_NAME)
         return push_name(tc, byte);
-    if (tc->state == IN_ARGUMENTS)
-        return push_arguments(tc, byte);
+    if (tc->state == AT_LINE)
+        return push_line(tc, byte);
+    if (tc->state == IN_LINE)
+        return push_named_line(tc, byte);
+    if (tc->state == AT_FENCE && tc->n_tail == 0 && byte == '{')
+        tc->state = IN_ARGUMENTS;
+    if (tc->state == IN_ARGUMENTS || tc->state == IN_FENCE)
+        return push_arguments(tc, byte, tc->state == IN_FENCE ? '`' : '<');
     if (!toolcall_push_tag(tc, byte, tags, sets[tc->state], &tag))
         return TOOLCALL_BROKEN;
-    if (tag == 0)
+    if (tag == 0 || tag == TAG_END_FENCE)
         return TOOLCALL_MORE;
+    if (tag == TAG_FENCE)
+        return go(tc, IN_FENCE);
+    if (tag == TAG_ARGUMENTS && !has_ids)
+        return go(tc, AT_LINE);
     if (tag == TAG_ARGUMENTS)
-        return read_id(tc, has_ids) ? go(tc, IN_ARGUMENTS) : TOOLCALL_BROKEN;
+        return read_id(tc, true) ? go(tc, IN_ARGUMENTS) : TOOLCALL_BROKEN;
     tc->next = tags[0].text;
     return tag == TAG_CLOSE       ? TOOLCALL_WHOLE
-           : tc->state == AT_NEXT ? TOOLCALL_NEXT
-                                  : go(tc, tag == TAG_CALL ? IN_NAME : AT_NEXT);
+           : tag == TAG_END       ? go(tc, AT_NEXT)
+           : tc->state == AT_CALL ? go(tc, IN_NAME)
+                                  : TOOLCALL_NEXT;
 }
 
 /* ---- Kimi --------------------------------------------------------------------------------- */
@@ -152,10 +198,13 @@ const struct dialect dialect_kimi = {
 #define DEEPSEEK_CALL "<｜tool▁call▁begin｜>"
 #define DEEPSEEK_ARGUMENTS "<｜tool▁sep｜>"
 #define DEEPSEEK_END "<｜tool▁call▁end｜>"
+#define DEEPSEEK_FENCE "```json"
+#define DEEPSEEK_END_FENCE "```"
 
 static const struct marker deepseek_tags[] = {
     {DEEPSEEK_CALL, TAG_CALL}, {DEEPSEEK_ARGUMENTS, TAG_ARGUMENTS}, {DEEPSEEK_END, TAG_END},
-    {DEEPSEEK_CLOSE, TAG_CLOSE}, {NULL, 0},
+    {DEEPSEEK_CLOSE, TAG_CLOSE}, {DEEPSEEK_FENCE, TAG_FENCE}, {DEEPSEEK_END_FENCE, TAG_END_FENCE},
+    {NULL, 0},
 };
 
 static const struct dialect_opener deepseek_openers[] = {
@@ -190,10 +239,37 @@ extern const struct dialect dialect_deepseek;
 const struct dialect dialect_deepseek = {
     .name = "deepseek",
     .in_template = DEEPSEEK_OPEN,
+    .not_in_template = DEEPSEEK_FENCE,
     .may_begin_closed = true,
     .tokens = deepseek_tokens,
     .stops = deepseek_stops,
     .openers = deepseek_openers,
     .push = push_deepseek,
     .call = &deepseek_call,
+};
+
+static const struct grammar_call deepseek_v3_call = {
+    .separator = "",
+    .open = DEEPSEEK_OPEN,
+    .open_end = DEEPSEEK_CALL "function" DEEPSEEK_ARGUMENTS,
+    .before_name = "",
+    .is_bare = true,
+    .before_arguments = "\n" DEEPSEEK_FENCE "\n",
+    .after_arguments = "\n" DEEPSEEK_END_FENCE,
+    .close_begin = DEEPSEEK_END,
+    .close = DEEPSEEK_CLOSE,
+};
+
+extern const struct dialect dialect_deepseek_v3;
+const struct dialect dialect_deepseek_v3 = {
+    .name = "deepseek-v3",
+    .in_template = DEEPSEEK_OPEN,
+    .also_in_template = DEEPSEEK_FENCE,
+    .may_begin_closed = true,
+    .has_lone_calls = true,
+    .tokens = deepseek_tokens,
+    .stops = deepseek_stops,
+    .openers = deepseek_openers,
+    .push = push_deepseek,
+    .call = &deepseek_v3_call,
 };

@@ -96,6 +96,7 @@ static void test_choices(void **state)
         {"'｜DSML｜' + 'function_calls>'", "dsml-functions "},
         {"'｜DSML｜' + 'tool_calls>'", "dsml-tools "},
         {"<｜tool▁calls▁begin｜>", "deepseek "},
+        {"<｜tool▁calls▁begin｜>{name}\\n```json\\n", "deepseek-v3 "},
         {"<|tool_calls_section_begin|>", "kimi "},
         {"<minimax:tool_call>", "minimax "},
         {"<|channel|>final<|message|>", "harmony "},

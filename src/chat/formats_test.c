@@ -12,6 +12,7 @@
 #include "chat/dialect.h"
 #include "chat/message.h"
 #include "text/json_scan.h"
+#include "text/unicode.h"
 
 enum { RECORD_BYTES = 1 << 14 };
 
@@ -35,6 +36,7 @@ static void take(void *ctx, const struct message_event *e)
     static const char *const names[] = {"R[", "C[", "M[", "call[", "A[", "end[", "broken[", ""};
     struct record *r = ctx;
     const bool may_go_on = e->kind <= MESSAGE_MARKUP || e->kind == MESSAGE_CALL_ARGUMENTS;
+    assert_int_equal(utf8_count_bad((const uint8_t *)e->text, e->text_bytes), 0);
     if (r->last >= 0 && r->last != (int)e->kind)
         put(r, "]", 1);
     if (r->last != (int)e->kind)
@@ -186,6 +188,10 @@ static void test_harmony(void **state)
          "end[" START " to=functions.f" COMMENTARY "<|message|>{\"s\": \"<|end|>\"}<|call|>]"},
         {0, COMMENTARY " to=functions.f<|message|><|call|>",
          "call[ f]A[{}]end[" COMMENTARY " to=functions.f<|message|><|call|>]"},
+        {0, COMMENTARY " to=functions.user<|message|>{}<|call|>",
+         "call[ user]A[{}]end[" COMMENTARY " to=functions.user<|message|>{}<|call|>]"},
+        {0, COMMENTARY " to=user<|message|>{}<|end|>",
+         "M[" COMMENTARY " to=user<|message|>]C[{}]M[<|end|>]"},
         /* Text before a call, two calls, analysis between them. */
         {0, COMMENTARY "<|message|>I look.<|end|>" START COMMENTARY
          " to=functions.f<|message|>{}<|call|>"
@@ -206,6 +212,10 @@ static void test_harmony(void **state)
          "M[" COMMENTARY " to=functions.f<|message|>]C[{}]M[<|call|>]"},
         {MUST_CALL, " to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
          "call[ f]A[{}]end[ to=functions.f<|channel|>commentary json<|message|>{}<|call|>]"},
+        /* Two channels: the last one counts. */
+        {0, COMMENTARY " to=assistant<|channel|>analysis<|message|>a<|end|>",
+         "M[" COMMENTARY " to=assistant<|channel|>analysis<|message|>]R[a]M[<|end|>]"},
+        {0, COMMENTARY FINAL "b", "M[" COMMENTARY FINAL "]C[b]"},
         /* Headers that are missing or cut. */
         {0, "Hi <|end|>", "C[Hi ]M[<|end|>]"},
         {0, "to", "C[to]"},
@@ -325,6 +335,9 @@ static void test_dsml(void **state)
     static const struct example tool_calls[] = {
         {THINKING, "hm</think>" DSML("tool_calls", "\n"),
          "R[hm]M[</think>]call[ f]A[{}]end[" DSML("tool_calls", "\n") "]"},
+        {THINKING, "hm\n\n" DSML("tool_calls", ""), "R[hm]call[ f]A[{}]end[\n\n"
+         DSML("tool_calls", "") "]"},
+        {THINKING, "a <" D "tool_calls> b</think>c", "R[a <" D "tool_calls> b]M[</think>]C[c]"},
         {0, DSML("tool_calls", STRING("s", "</" D "parameter> ")),
          "call[ f]A[{\"s\": \"</" D "parameter> \"}]"
          "end[" DSML("tool_calls", STRING("s", "</" D "parameter> ")) "]"},
@@ -361,6 +374,9 @@ static void test_kimi(void **state)
         /* A call ends reasoning that the model has not ended. */
         {THINKING, "hm" K_OPEN K_CALL("functions.f:0", "{}") K_CLOSE,
          "R[hm]call[functions.f:0 f]A[{}]end[" K_OPEN K_CALL("functions.f:0", "{}") K_CLOSE "]"},
+        {THINKING, "a\n" K_OPEN "b</think>c", "R[a\n" K_OPEN "b]M[</think>]C[c]"},
+        {THINKING | HELD, K_OPEN K_CALL("functions.f:0", "{]") "</think>c",
+         "R[" K_OPEN K_CALL("functions.f:0", "{]") "]M[</think>]C[c]"},
         {0, K_OPEN K_CALL("functions.f:0", "{\"s\": \"" K_CLOSE "\"}"),
          "call[functions.f:0 f]A[{\"s\": \"" K_CLOSE "\"}]"
          "end[" K_OPEN K_CALL("functions.f:0", "{\"s\": \"" K_CLOSE "\"}") "]"},
@@ -369,6 +385,15 @@ static void test_kimi(void **state)
         {0, K_OPEN K_CALL("functions.f:0", "{oh"), "call[functions.f:0 f]A[{]broken[" K_OPEN
          "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{]C[oh<|tool_call_end|>]"},
         {0, "<|tool_call", "C[<|tool_call]"},
+        /* Without the markers that end calls. */
+        {0, "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{} "
+         K_CALL("functions.g:1", "{}") K_CLOSE,
+         "call[functions.f:0 f]A[{}]"
+         "end[<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{} ]"
+         "call[functions.g:1 g]A[{}]end[" K_CALL("functions.g:1", "{}") K_CLOSE "]"},
+        {0, K_OPEN "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}" K_CLOSE "a",
+         "call[functions.f:0 f]A[{}]end[" K_OPEN
+         "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}" K_CLOSE "]C[a]"},
     };
     CHECK("kimi", list);
 }
@@ -392,6 +417,71 @@ static void test_deepseek(void **state)
         {0, S_OPEN S_CALL("", "{}"), "C[" S_OPEN S_CALL("", "{}") "]"},
     };
     CHECK("deepseek", list);
+}
+
+#define V3_CALL(name, json) S_CALL("function", name "\n```json\n" json "\n```")
+
+/* Both forms of DeepSeek's calls are read in both dialects. */
+static void test_deepseek_v3(void **state)
+{
+    (void)state;
+    static const struct example list[] = {
+        {0, "Yes.\n" S_OPEN V3_CALL("f", "{\"i\": 1}") "\n" V3_CALL("g", "{}") S_CLOSE,
+         "C[Yes.]call[ f]A[{\"i\": 1}]end[\n" S_OPEN V3_CALL("f", "{\"i\": 1}") "\n]"
+         "call[ g]A[{}]end[" V3_CALL("g", "{}") S_CLOSE "]"},
+        {THINKING, "hm\n</think>\n\n" S_OPEN V3_CALL("f", "{\n  \"s\": \"a\"\n}") S_CLOSE,
+         "R[hm]M[\n</think>\n\n]call[ f]A[{\n  \"s\": \"a\"\n}]"
+         "end[" S_OPEN V3_CALL("f", "{\n  \"s\": \"a\"\n}") S_CLOSE "]"},
+        /* Markers and fences in a string are text. */
+        {0, S_OPEN V3_CALL("f", "{\"s\": \"\\n```<｜tool▁call▁end｜>\"}") S_CLOSE,
+         "call[ f]A[{\"s\": \"\\n```<｜tool▁call▁end｜>\"}]"
+         "end[" S_OPEN V3_CALL("f", "{\"s\": \"\\n```<｜tool▁call▁end｜>\"}") S_CLOSE "]"},
+        /* A fence, the newline of a fence or the arguments are missing; the type is another. */
+        {0, S_CALL("function", "f\n{}"), "call[ f]A[{}]end[" S_CALL("function", "f\n{}") "]"},
+        {0, S_CALL("tool", " f \r\n```json{}```"),
+         "call[ f]A[{}]end[" S_CALL("tool", " f \r\n```json{}```") "]"},
+        {0, S_CALL("function", "f\n```json\n```"),
+         "call[ f]A[{}]end[" S_CALL("function", "f\n```json\n```") "]"},
+        {0, S_CALL("f", "{\"i\": 1}"), "call[ f]A[{\"i\": 1}]end[" S_CALL("f", "{\"i\": 1}") "]"},
+        {0, S_CALL("f", ""), "call[ f]A[{}]end[" S_CALL("f", "") "]"},
+        {0, S_CALL("f", " {}"), "call[ f]A[{}]end[" S_CALL("f", " {}") "]"},
+        /* The answer ends early. */
+        {0, S_OPEN "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n`",
+         "call[ f]A[{}]end[" S_OPEN "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n`]"},
+        {0, S_OPEN "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"s\": \"",
+         "call[ f]A[{\"s\": \"]broken[" S_OPEN
+         "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"s\": \"]"},
+        /* A break inside a character. */
+        {0, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<＝", "call[ f]A[{}]"
+         "broken[<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}]C[<＝]"},
+        {0, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end＝", "call[ f]A[{}]"
+         "broken[<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end]C[＝]"},
+        {0, S_CALL("function", "f"), "C[" S_CALL("function", "f") "]"},
+        {0, S_CALL("function", "f\nx"), "C[" S_CALL("function", "f\nx") "]"},
+        {0, S_CALL("function", "f\n```python\n{}```"), "C[" S_CALL("function",
+         "f\n```python\n{}```") "]"},
+    };
+    CHECK("deepseek-v3", list);
+    CHECK("deepseek", list);
+}
+
+/* A call that becomes too long breaks anywhere, but no event ends inside a character. */
+static void test_long_calls(void **state)
+{
+    (void)state;
+    static struct record r;
+    static const char kimi[] = K_OPEN K_CALL("functions.f:0", "{\"s\": \"é€😀é€😀\"}") K_CLOSE;
+    static const char deepseek[] = S_OPEN V3_CALL("f", "{\"s\": \"é€😀é€😀\"}") S_CLOSE;
+    const struct dialect *dialects[3];
+    for (size_t n = 1; n <= sizeof deepseek; n++)
+        for (unsigned flags = 0; flags <= (MUST_CALL | HELD); flags += HELD) {
+            struct message_options options = options_of("kimi", flags & ~NO_CALLS, dialects);
+            options.call_bytes = n;
+            run(&r, &options, kimi, 1, 1);
+            options = options_of("deepseek-v3", flags & ~NO_CALLS, dialects);
+            options.call_bytes = n;
+            run(&r, &options, deepseek, 1, 1);
+        }
 }
 
 /* ---- special tokens ----------------------------------------------------------------------- */
@@ -501,6 +591,7 @@ int main(void)
         cmocka_unit_test(test_harmony), cmocka_unit_test(test_glm),
         cmocka_unit_test(test_minimax), cmocka_unit_test(test_dsml),
         cmocka_unit_test(test_kimi),    cmocka_unit_test(test_deepseek),
+        cmocka_unit_test(test_deepseek_v3), cmocka_unit_test(test_long_calls),
         cmocka_unit_test(test_special), cmocka_unit_test(test_places),
         cmocka_unit_test(test_streams),
     };

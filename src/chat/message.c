@@ -66,6 +66,7 @@ struct message {
     bool is_header_marked; /* the header began with the text of a special token */
     bool is_final;     /* the message is the answer itself */
     bool is_begun; /* MESSAGE_CALL_BEGIN was delivered */
+    bool is_early; /* the call is inside reasoning, which goes on if the call breaks unseen */
     unsigned n_calls;
     char id[MESSAGE_CALL_ID_BYTES];
     struct text_buffer ids; /* of all calls that the model has named, each with its NUL */
@@ -227,6 +228,7 @@ static void begin_call(struct message *m, const char *opening)
     add(m, &m->raw, m->pending, m->n_pending);
     m->n_pending = 0;
     m->is_begun = false;
+    m->is_early = m->state == IN_REASONING;
     m->is_at_start = m->is_stripping = m->is_after_call = m->is_after_bare = false;
     toolcall_begin(&m->call, opening);
     m->state = IN_CALL;
@@ -303,7 +305,7 @@ static void end_header(struct message *m)
     m->n_pending = 0;
     m->raw_lead = m->raw_marked = 0;
     m->raw_header = m->raw.n;
-    m->is_begun = false;
+    m->is_begun = m->is_early = false;
     m->state = IN_CALL;
     if (!is_good) {
         emit_raw(m, MESSAGE_MARKUP);
@@ -464,7 +466,7 @@ static void break_call(struct message *m, bool is_end)
 {
     const char *raw = text_buffer_text(&m->raw);
     size_t n = m->raw.n, n_marker = 0;
-    m->state = IN_CONTENT;
+    m->state = m->is_early && !m->is_begun ? IN_REASONING : IN_CONTENT;
     const size_t begin = m->raw_marked > m->raw_header ? m->raw_marked : m->raw_header;
     const size_t n_max = begin > m->raw_lead ? n - begin + 1 : n - m->raw_lead;
     for (size_t k = 1; !is_end && k < MARKER_BYTES && k < n_max; k++) {
@@ -472,12 +474,18 @@ static void break_call(struct message *m, bool is_end)
         if (marker_begins(list_here(m), markers_here(m), raw + n - k, k, &whole) && whole == NULL)
             n_marker = k;
     }
-    if (m->options.is_call && !m->is_begun && m->call.is_ready)
+    if (m->options.is_call && !m->is_begun && m->call.is_ready) {
+        m->state = IN_CONTENT;
         give_call_begin(m);
+    }
     if (m->is_begun) {
+        /* A character that the break has cut is content, with its other bytes. */
+        const size_t n_whole = n - n_marker - (is_end ? 0 : cut_bytes(raw, n - n_marker));
         take_arguments(m);
-        flush(m, true);
-        give(m, MESSAGE_CALL_BROKEN, raw, n - n_marker);
+        flush(m, false);
+        m->out.n = 0; /* of a cut character */
+        give(m, MESSAGE_CALL_BROKEN, raw, n_whole);
+        take_text(m, raw + n_whole, n - n_marker - n_whole);
     } else {
         emit(m, MESSAGE_MARKUP, raw, m->raw_header);
         take_text(m, raw + m->raw_header, n - n_marker - m->raw_header);
@@ -683,4 +691,38 @@ int message_finish(struct message *m, struct fm_error *err)
 int message_cut(struct message *m, struct fm_error *err)
 {
     return finish(m, true, err);
+}
+
+/* ---- names ------------------------------------------------------------------------------ */
+
+struct name_check {
+    const char *name;
+    bool is_read;
+};
+
+static void check_name(void *ctx, const struct message_event *event)
+{
+    struct name_check *check = ctx;
+    if (event->kind == MESSAGE_CALL_END)
+        check->is_read = strcmp(event->name, check->name) == 0;
+}
+
+bool message_can_name(const struct dialect *const *dialects, const char *name)
+{
+    const struct grammar_call *call = dialect_forced_call(dialects);
+    if (call == NULL || !call->is_bare)
+        return true;
+    const char *const parts[] = {call->open, call->open_end, call->before_name, name,
+                                 call->middle != NULL ? call->middle : "", call->before_arguments,
+                                 "{}", call->after_arguments, call->close_begin, call->close};
+    struct name_check check = {.name = name};
+    const struct message_options options = {.dialects = dialects, .is_call = true};
+    struct message *m;
+    int rc = message_open(&options, check_name, &check, &m, NULL);
+    for (size_t i = 0; rc == 0 && i < sizeof parts / sizeof parts[0]; i++)
+        rc = message_push_marked(m, parts[i], strlen(parts[i]), NULL);
+    if (rc == 0)
+        rc = message_finish(m, NULL);
+    message_close(m);
+    return rc != 0 || check.is_read; /* without memory, a later step says so */
 }

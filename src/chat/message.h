@@ -7,9 +7,9 @@
  * marker. No event ends inside a UTF-8 character.
  *
  * Reasoning begins with a marker (chat/reasoning.h: "<think>") at the very beginning of the answer
- * or in the prompt. It ends with the first matching end marker or with the answer. It contains no
- * calls. Newlines at its start and end are dropped, and so are newlines before the content, as in
- * Qwen's templates.
+ * or in the prompt. It ends with the first matching end marker, with a whole call where the dialect
+ * says so, or with the answer. Newlines at its start and end are dropped, and so are newlines
+ * before the content, as in Qwen's templates.
  *
  * A call is an opener of a dialect and what the dialect reads after it. Newlines before a call
  * belong to it; newlines after the last call are dropped. Its last tag may be missing at the end of
@@ -115,6 +115,10 @@ int message_finish(struct message *m, struct fm_error *err);
 /* Ends an answer that was cut off: a call that has begun ends with MESSAGE_CALL_BROKEN, also with
  * hold_calls. */
 int message_cut(struct message *m, struct fm_error *err);
+
+/* Returns false if a forced call of a function with this name would not be read as such a call,
+ * because the dialect writes the name as it is and its parser sees something else. */
+bool message_can_name(const struct dialect *const *dialects, const char *name);
 
 /* Writes "call_" and characters derived from the seed and the number. */
 void message_call_id(uint64_t seed, unsigned call, char id[MESSAGE_ID_BYTES]);

@@ -113,6 +113,8 @@ static int read_options(struct budget *b, const struct model *model,
     b->n_threads = b->n_threads < LIMIT_THREADS ? b->n_threads : LIMIT_THREADS;
     b->n_sessions = options->n_sessions > 0 ? options->n_sessions : 1;
     b->n_marks = options->n_marks < SEQUENCE_MARKS ? options->n_marks : SEQUENCE_MARKS;
+    if (options->draft != FM_OFF)
+        b->n_drafts = options->n_drafts < SEQUENCE_DRAFTS ? options->n_drafts : SEQUENCE_DRAFTS;
     b->n_context = options->n_context > 0 ? options->n_context : longest;
     if (options->n_threads > LIMIT_THREADS)
         return err_set(err, FM_ERR_ARG, "%u threads requested, the maximum is %d",
@@ -158,13 +160,14 @@ static int size_sessions(struct budget *b, const struct model *model,
     /* The first stage counts what a session has only once. */
     const bool has_none = model->first_layer > 0 || b->place == BUDGET_DEVICE;
     const uint64_t once = has_none ? 0
-                                   : model->shape.vocabulary * VOCABULARY_BYTES +
+                                   : model->shape.vocabulary *
+                                             (VOCABULARY_BYTES + b->n_drafts * sizeof(float)) +
                                          (uint64_t)b->n_context * sizeof(int32_t);
     if (b->place == BUDGET_BESIDE) { /* the rest lies in the GPU's memory */
         sizes.recurrent_bytes = 0;
         b->blocks.bytes = 0;
     }
-    bool fits = mem_mul(sizes.recurrent_bytes, 1 + (uint64_t)b->n_marks, &one) &&
+    bool fits = mem_mul(sizes.recurrent_bytes, sequence_n_states(b->n_drafts, b->n_marks), &one) &&
                 mem_add(one, once, &one) &&
                 mem_mul(one, b->n_sessions, &b->sessions) &&
                 mem_mul(sequence_kv_bytes(&b->blocks, 0), b->n_sessions, &b->kv);

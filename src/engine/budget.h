@@ -34,7 +34,7 @@ struct budget {
     struct sequence_blocks blocks;
     uint64_t need; /* with the fewest experts that work */
     uint32_t n_slots, n_min, n_max; /* experts cached: now, and what that may become */
-    uint32_t n_context, n_sessions, n_marks, max_rows, n_threads;
+    uint32_t n_context, n_sessions, n_marks, n_drafts, max_rows, n_threads;
 };
 
 /* Refuses a budget above the limit of the process's memory cgroup, which `file` states. `left` is

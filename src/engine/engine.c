@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/bytes_text.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/plat.h"
 
@@ -282,7 +283,8 @@ int engine_new_sequence(const struct engine *e, struct sequence **out, struct fm
     struct sequence_place places[SEQUENCE_PARTS];
     for (uint32_t i = 0; i < e->n_stages; i++)
         places[i] = (struct sequence_place){e->stages[i].model, e->stages[i].be->memory};
-    return sequence_new(places, e->n_stages, e->kv_format, b->n_context, b->n_marks, out, err);
+    const struct sequence_room room = {b->n_context, b->n_marks, b->n_drafts};
+    return sequence_new(places, e->n_stages, e->kv_format, &room, out, err);
 }
 
 static int does_not_fit(const struct engine *e, const struct sequence *s, uint32_t n_positions,
@@ -355,6 +357,18 @@ struct stage *engine_find_expert_layer(const struct engine *e, uint32_t expert_l
             return &e->stages[i];
     }
     return NULL;
+}
+
+void engine_accept_experts(struct engine *e, uint32_t expert_layer, const uint32_t *ids)
+{
+    struct expert_use uses[LIMIT_TOP_K];
+    const uint32_t k = e->model->shape.n_experts_per_token;
+    uint32_t within;
+    struct stage *stage = engine_find_expert_layer(e, expert_layer, &within);
+    assert(stage != NULL && k <= LIMIT_TOP_K);
+    for (uint32_t i = 0; i < k; i++)
+        uses[i] = (struct expert_use){.expert = ids[i], .n_uses = 1};
+    expert_cache_accept(stage->cache, within, uses, k);
 }
 
 bool engine_cache_stats(const struct engine *e, struct expert_cache_stats *sum)

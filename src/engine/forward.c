@@ -32,7 +32,7 @@ static void carve_rows(struct carver *c, struct forward *f, const struct model *
     const uint64_t n_experts = model->shape.n_experts, k = model->shape.n_experts_per_token;
     f->step.x = carve(c, rows * model->shape.row_floats, sizeof(float));
     f->step.normed = carve(c, rows * hidden, sizeof(float));
-    f->step.mix = carve(c, rows * sizes.mix_floats_per_row, sizeof(float));
+    f->step.mix = carve(c, arch_mix_floats(&sizes, rows), sizeof(float));
     f->step.router = carve(c, rows * n_experts, sizeof(float));
     f->step.ids = carve(c, rows * k, sizeof(uint32_t));
     f->step.weights = carve(c, rows * k, sizeof(float));
@@ -130,6 +130,10 @@ void forward_backend_options(const struct model *model, const struct forward_opt
     backend->max_rows = options->max_rows > HEAD_ROWS ? options->max_rows : HEAD_ROWS;
     backend->max_ffn_rows = forward_max_ffn_rows(model, options->max_rows);
     backend->max_intermediate = sizes.max_intermediate;
+    /* Only experts are computed together, and a dense block has each row once. */
+    const uint64_t dense = backend_hidden(backend->max_rows, sizes.max_intermediate);
+    const uint64_t routed = backend_hidden(backend->max_ffn_rows, sizes.max_routed_intermediate);
+    backend->max_hidden = dense > routed ? dense : routed;
     backend->n_heads = sizes.n_heads;
     backend->head_dim = sizes.head_dim;
     backend->key_dim = sizes.key_dim;
@@ -366,8 +370,14 @@ static void point_at_layer(struct forward *f, uint32_t layer)
             assert(segment->mark_rows < segment->n_rows &&
                    sequence->next_mark < sequence->n_marks);
         }
+        const bool has_trail = sequence->trail.is_there && part->recurrent_bytes > 0;
+        segment->slot = sequence->slot;
+        segment->n_slots = has_trail ? sequence->n_slots : 0;
+        segment->slot_bytes = part->recurrent_bytes;
         for (uint32_t i = 0; i < BACKEND_STATE_PARTS; i++) {
-            segment->state[i] = l->state[i];
+            segment->state[i] = l->is_recurrent[i]
+                                    ? (char *)l->state[i] + sequence->slot * part->recurrent_bytes
+                                    : l->state[i];
             segment->mark[i] = sequence->next_position > 0 && l->is_recurrent[i]
                                    ? sequence_next_state(sequence, part, l->state[i]) : NULL;
         }
@@ -444,7 +454,8 @@ static void flush_head(struct forward *f, const struct head_row *rows, uint32_t 
 
 static bool wants_logits(const struct batch_segment *s, uint32_t row)
 {
-    return s->wants_all_logits || (s->wants_last_logits && row + 1 == s->n_tokens);
+    return s->wants_all_logits ||
+           (s->wants_last_logits && row + 1 + s->n_drafts >= s->n_tokens);
 }
 
 static void run_head(struct forward *f)

@@ -64,9 +64,12 @@ static void group_rows(struct forward *f)
  * experts and say little about what comes next. */
 #define TOKENS_REMEMBERED 32
 
-/* Returns how many tokens of a segment the cache remembers; 0 when the prompt goes on. */
+/* Returns how many tokens of a segment the cache remembers; 0 when the prompt goes on. Drafts count
+ * when they are accepted. */
 static uint32_t n_remembered(const struct batch_segment *s)
 {
+    if (s->n_drafts > 0)
+        return s->n_tokens - s->n_drafts;
     if (s->n_tokens > 1 && !s->wants_last_logits && !s->wants_all_logits)
         return 0;
     return s->n_tokens < TOKENS_REMEMBERED ? s->n_tokens : TOKENS_REMEMBERED;
@@ -86,9 +89,11 @@ uint32_t forward_n_tokens(const struct forward *f)
 static void add_use(const struct forward *f, uint32_t s, uint32_t row, struct expert_use *use)
 {
     const struct backend_segment *segment = &f->pass->segments[s];
-    const uint32_t after = segment->first_row + segment->n_rows - 1 - row;
-    if (after >= n_remembered(pass_segment(f->pass, s)))
+    const struct batch_segment *wanted = pass_segment(f->pass, s);
+    uint32_t after = segment->first_row + segment->n_rows - 1 - row;
+    if (after < wanted->n_drafts || after - wanted->n_drafts >= n_remembered(wanted))
         return;
+    after -= wanted->n_drafts;
     use->n_uses++;
     use->idle = after < use->idle ? after : use->idle;
 }
@@ -165,6 +170,20 @@ static void show_routes(const struct forward *f, uint32_t layer)
         for (uint32_t i = 0; i < segment->n_rows; i++)
             pass->batch->hooks.route(pass->batch->hooks.ctx, pass->in_batch[s], i, layer,
                                      f->ids + first + i * k, f->weights + first + i * k);
+    }
+}
+
+void forward_show_drafts(const struct forward *f, uint32_t expert_layer, const uint32_t *ids)
+{
+    const struct pass *pass = f->pass;
+    const size_t k = f->model->shape.n_experts_per_token;
+    for (uint32_t s = 0; s < pass->n_segments; s++) {
+        const uint32_t n = pass_segment(pass, s)->n_drafts;
+        const size_t first = pass->segments[s].first_row + pass->segments[s].n_rows - n;
+        for (uint32_t i = 0; i < n; i++)
+            pass->batch->hooks.draft_experts(pass->batch->hooks.ctx, pass->in_batch[s], i,
+                                             f->model->first_expert_layer + expert_layer,
+                                             ids + (first + i) * k);
     }
 }
 
@@ -316,6 +335,7 @@ void forward_run_experts(struct forward *f, uint32_t layer)
     if (f->options.replace_ids != NULL)
         replace_ids(f, expert_layer);
     show_routes(f, layer);
+    forward_show_drafts(f, expert_layer, f->ids);
     group_rows(f);
     count_uses(f);
     f->planned_layer = layer;

@@ -54,7 +54,7 @@ void forward_far_options(const struct model *model, struct backend_options *back
     backend->max_cols = sizes.max_cols;
     backend->max_rows = FAR_ROWS;
     backend->max_ffn_rows = (size_t)FAR_ROWS * model->shape.n_experts_per_token;
-    backend->max_intermediate = sizes.max_intermediate;
+    backend->max_intermediate = sizes.max_routed_intermediate;
     backend->n_context = 1;
     backend->spin_ns = SPIN_NS;
 }

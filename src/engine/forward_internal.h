@@ -140,6 +140,8 @@ void forward_run_experts(struct forward *f, uint32_t layer);
 /* Fills in how the rows use the experts that `ids` [n_rows, k] name, ascending. Takes little time
  * if the rows are few. Returns how many experts these are, at most n_rows * k. */
 uint32_t forward_uses(const struct forward *f, const uint32_t *ids, struct expert_use *uses);
+/* Shows the experts of drafts in a layer with experts; `ids` are those of all rows. */
+void forward_show_drafts(const struct forward *f, uint32_t expert_layer, const uint32_t *ids);
 /* Returns how many tokens a layer's clock advances in this pass. */
 uint32_t forward_n_tokens(const struct forward *f);
 /* The experts of the last plan were computed while their checksums were, too. Those that turn out

@@ -128,6 +128,7 @@ void forward_count_routed(struct forward *f)
         assert(l < f->model->n_expert_layers);
         if (!r->is_pending[l])
             continue;
+        forward_show_drafts(f, l, r->ids_seen + ids_at(f, l));
         const uint32_t n = forward_uses(f, r->ids_seen + ids_at(f, l), uses);
         expert_cache_count(f->cache, l, n_tokens, uses, n);
         r->is_pending[l] = false;

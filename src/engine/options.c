@@ -35,7 +35,8 @@ static int check_enums(const struct fm_model_options *o, struct fm_error *err)
         const char *name;
         int value, max;
     } fields[] = {{"elastic", (int)o->elastic, FM_OFF},     {"check", (int)o->check, FM_OFF},
-                  {"lookahead", (int)o->lookahead, FM_OFF}, {"io", (int)o->io, FM_IO_PAGE},
+                  {"lookahead", (int)o->lookahead, FM_OFF}, {"draft", (int)o->draft, FM_OFF},
+                  {"io", (int)o->io, FM_IO_PAGE},
                   {"reader", (int)o->reader, FM_READER_URING},
                   {"policy", (int)o->policy, FM_POLICY_LRU}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)

@@ -45,12 +45,13 @@ void pass_close(struct pass *pass)
 
 void pass_begin(struct pass *p, const struct batch *batch)
 {
-    uint32_t row = 0;
+    uint32_t row = 0, n_drafts = 0;
     p->batch = batch;
     for (uint32_t s = 0; s < batch->n_segments; s++) {
         const struct batch_segment *from = &batch->segments[s];
         assert(sequence_holds(from->sequence, from->sequence->position + from->n_tokens));
-        sequence_expect(from->sequence, from->n_tokens);
+        sequence_expect(from->sequence, from->n_tokens, from->n_drafts);
+        n_drafts += from->n_drafts;
         p->segments[s] = (struct backend_segment){.first_row = row, .n_rows = from->n_tokens,
                                                   .position = from->sequence->position};
         p->in_batch[s] = s;
@@ -63,7 +64,7 @@ void pass_begin(struct pass *p, const struct batch *batch)
     assert(row <= p->options.max_rows && batch->n_segments <= p->options.max_segments);
     p->n_rows = row;
     p->n_segments = batch->n_segments;
-    p->is_decode = row == batch->n_segments;
+    p->is_decode = row - n_drafts == batch->n_segments;
 }
 
 void pass_end(struct pass *p)

@@ -18,6 +18,7 @@ struct batch_segment {
     const int32_t *tokens; /* checked by the caller: 0 <= token < vocabulary */
     const int32_t *before; /* [position of the sequence] the tokens before them */
     uint32_t n_tokens;
+    uint32_t n_drafts; /* of these tokens: the last ones, behind one token (sequence_expect) */
     bool wants_last_logits, wants_all_logits, wants_hidden, wants_routes;
 };
 
@@ -51,6 +52,10 @@ struct batch_hooks {
     void (*hidden)(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const float *x);
     void (*route)(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const uint32_t *ids,
                   const float *weights);
+    /* The experts of a draft, counted from 0, in a layer with experts: the cache has not counted
+     * them (engine_accept_experts). For every such layer. */
+    void (*draft_experts)(void *ctx, uint32_t segment, uint32_t draft, uint32_t expert_layer,
+                          const uint32_t *ids);
     void (*logits)(void *ctx, uint32_t segment, uint32_t row, const float *logits);
     /* After every layer, and once more after the head; NULL: no clock is looked at. */
     void (*times)(void *ctx, uint32_t layer, const struct batch_times *times);
@@ -71,7 +76,7 @@ struct pass_options {
 struct pass {
     struct pass_options options;
     const struct batch *batch;
-    bool is_decode; /* one token of each segment */
+    bool is_decode; /* one token of each segment, and drafts */
     uint32_t n_rows, n_segments;
     struct backend_segment *segments; /* [n_segments]; pointers are those of the layer at hand */
     uint32_t *in_batch;               /* [n_segments], which one of the batch each is */

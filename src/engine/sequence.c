@@ -51,6 +51,7 @@ void sequence_sizes(const struct model *model, const struct kv_format *kv_format
         arch->state(model->arch, i, &s);
         sizes->kv_position_bytes += position_bytes(&s, kv_format);
         sizes->recurrent_bytes += recurrent_bytes(&s);
+        sizes->position_mul_adds += s.position_mul_adds;
     }
 }
 
@@ -94,13 +95,26 @@ uint64_t sequence_kv_bytes(const struct sequence_blocks *blocks, uint32_t n_posi
                                                          : UINT64_MAX;
 }
 
-static int allocate(struct sequence_part *part, uint32_t n_context, uint32_t n_marks,
+/* A trail has the state before its tokens and one behind each of them: the first and the drafts. */
+static uint32_t n_slots_of(uint32_t n_drafts)
+{
+    return n_drafts > 0 ? n_drafts + 2 : 1;
+}
+
+uint32_t sequence_n_states(uint32_t n_drafts, uint32_t n_marks)
+{
+    return n_slots_of(n_drafts) + n_marks;
+}
+
+static int allocate(struct sequence_part *part, const struct sequence_room *room,
                     struct fm_error *err)
 {
-    const uint64_t all = sequence_kv_bytes(&part->blocks, n_context);
+    const uint64_t all = sequence_kv_bytes(&part->blocks, room->n_context);
     uint64_t bytes;
-    if (all == UINT64_MAX || !mem_mul(part->recurrent_bytes, 1 + (uint64_t)n_marks, &bytes))
-        return err_set(err, FM_ERR_NOMEM, "size overflow: a context of %u positions", n_context);
+    if (all == UINT64_MAX ||
+        !mem_mul(part->recurrent_bytes, sequence_n_states(room->n_drafts, room->n_marks), &bytes))
+        return err_set(err, FM_ERR_NOMEM, "size overflow: a context of %u positions",
+                       room->n_context);
     part->block = memory_make(part->memory, bytes, "the recurrent state", err);
     if (part->block == NULL)
         return FM_ERR_NOMEM;
@@ -141,30 +155,32 @@ static void lay_out(struct sequence_part *part, const struct model *model,
 }
 
 static int part_init(struct sequence_part *part, const struct sequence_place *place,
-                     const struct kv_format *kv_format, uint32_t n_context, uint32_t n_marks,
+                     const struct kv_format *kv_format, const struct sequence_room *room,
                      struct fm_error *err)
 {
     const struct model *model = place->model;
     struct sequence_sizes sizes;
     sequence_sizes(model, kv_format, &sizes);
-    sequence_blocks(model, kv_format, n_context, &part->blocks);
+    sequence_blocks(model, kv_format, room->n_context, &part->blocks);
     part->memory = place->memory;
     part->recurrent_bytes = sizes.recurrent_bytes;
+    part->n_slots = n_slots_of(room->n_drafts);
     part->first_layer = model->first_layer;
     part->layers = mem_new(model->end_layer - model->first_layer, sizeof *part->layers,
                            "a sequence", err);
-    int rc = part->layers == NULL ? FM_ERR_NOMEM : allocate(part, n_context, n_marks, err);
+    int rc = part->layers == NULL ? FM_ERR_NOMEM : allocate(part, room, err);
     if (rc == 0)
         lay_out(part, model, kv_format);
     return rc;
 }
 
 int sequence_new(const struct sequence_place *places, uint32_t n_places,
-                 const struct kv_format *kv_format, uint32_t n_context, uint32_t n_marks,
+                 const struct kv_format *kv_format, const struct sequence_room *room,
                  struct sequence **out, struct fm_error *err)
 {
     *out = NULL;
-    assert(n_places <= SEQUENCE_PARTS && n_marks <= SEQUENCE_MARKS);
+    assert(n_places <= SEQUENCE_PARTS && room->n_marks <= SEQUENCE_MARKS &&
+           room->n_drafts <= SEQUENCE_DRAFTS);
     struct sequence *seq =
         mem_new(1, sizeof *seq + n_places * sizeof seq->parts[0], "a sequence", err);
     if (seq == NULL)
@@ -172,7 +188,7 @@ int sequence_new(const struct sequence_place *places, uint32_t n_places,
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < n_places; i++) {
         seq->n_parts++;
-        rc = part_init(&seq->parts[i], &places[i], kv_format, n_context, n_marks, err);
+        rc = part_init(&seq->parts[i], &places[i], kv_format, room, err);
         seq->is_recurrent |= seq->parts[i].recurrent_bytes > 0;
     }
     if (rc == 0)
@@ -181,7 +197,9 @@ int sequence_new(const struct sequence_place *places, uint32_t n_places,
         sequence_free(seq);
         return FM_ERR_NOMEM;
     }
-    seq->n_marks = seq->is_recurrent ? n_marks : 0;
+    seq->n_marks = seq->is_recurrent ? room->n_marks : 0;
+    seq->n_drafts = room->n_drafts;
+    seq->n_slots = n_slots_of(room->n_drafts);
     sequence_reset(seq);
     *out = seq;
     return 0;
@@ -244,6 +262,8 @@ void sequence_reset(struct sequence *sequence)
     sequence->position = 0;
     sequence->is_torn = false;
     sequence->next_position = 0;
+    sequence->slot = 0;
+    sequence->trail.is_there = false;
     for (uint32_t i = 0; i < sequence->n_parts; i++)
         memory_clear(sequence->parts[i].memory, sequence->parts[i].block,
                      sequence->parts[i].recurrent_bytes);
@@ -268,11 +288,22 @@ static uint32_t nearest_mark(const struct sequence *s, uint32_t position)
     return best;
 }
 
+static bool has_in_trail(const struct sequence *s, uint32_t position)
+{
+    return s->trail.is_there && position >= s->trail.position &&
+           position - s->trail.position <= s->trail.n;
+}
+
+static uint32_t slot_at(const struct sequence *s, uint32_t position)
+{
+    return (s->trail.slot + position - s->trail.position) % s->n_slots;
+}
+
 uint32_t sequence_nearest(const struct sequence *s, uint32_t position)
 {
     if (position >= s->position && !s->is_torn)
         return s->position;
-    if (!s->is_recurrent)
+    if (!s->is_recurrent || has_in_trail(s, position))
         return position;
     const uint32_t mark = nearest_mark(s, position);
     return mark < s->n_marks ? s->marks[mark] : 0;
@@ -289,11 +320,13 @@ void sequence_rewind(struct sequence *s, uint32_t position)
         return;
     }
     const uint32_t mark = nearest_mark(s, to);
-    for (uint32_t i = 0; s->is_recurrent && i < s->n_parts; i++) {
+    const bool is_copied = s->is_recurrent && !sequence_go(s, to);
+    for (uint32_t i = 0; is_copied && i < s->n_parts; i++) {
         const struct sequence_part *part = &s->parts[i];
-        memory_copy(part->memory, part->block, sequence_mark_state(part, mark),
+        memory_copy(part->memory, sequence_state(s, part), sequence_mark_state(part, mark),
                     part->recurrent_bytes);
     }
+    s->trail.is_there = false;
     for (uint32_t i = 0; i < s->n_marks; i++)
         if (s->marks[i] > to)
             s->marks[i] = 0;
@@ -302,18 +335,44 @@ void sequence_rewind(struct sequence *s, uint32_t position)
     s->next_position = 0;
 }
 
+/* Returns where a part's recurrent state at a position is that the sequence can go back to. */
+static const char *state_at(const struct sequence *s, const struct sequence_part *part,
+                            uint32_t position)
+{
+    if (position == s->position && !s->is_torn)
+        return sequence_state(s, part);
+    if (has_in_trail(s, position))
+        return (const char *)part->block + slot_at(s, position) * part->recurrent_bytes;
+    return sequence_mark_state(part, nearest_mark(s, position));
+}
+
+void sequence_repeat(struct sequence *s, uint32_t n_positions)
+{
+    assert(!s->is_torn && n_positions >= s->position && sequence_holds(s, n_positions));
+    for (uint32_t i = 0; i < s->n_parts; i++) {
+        const struct sequence_part *part = &s->parts[i];
+        const uint32_t n = part->blocks.n_positions, n_full = s->position / n;
+        assert(n_full > 0);
+        for (uint32_t b = n_full; b < (n_positions + n - 1) / n; b++)
+            memory_copy(part->memory, (char *)part->kv.at + b * part->blocks.bytes,
+                        (char *)part->kv.at + b % n_full * part->blocks.bytes, part->blocks.bytes);
+    }
+    for (uint32_t i = 0; i < s->n_marks; i++)
+        s->marks[i] = 0;
+    s->next_position = 0;
+    s->trail.is_there = false;
+    s->position = n_positions;
+}
+
 static void copy_part(struct sequence *to, const struct sequence *from, uint32_t i,
                       uint32_t position)
 {
     const struct sequence_part *src = &from->parts[i], *dst = &to->parts[i];
-    const bool is_there = position == from->position && !from->is_torn;
     assert(dst->memory == src->memory);
     memory_copy(dst->memory, dst->kv.at, src->kv.at, sequence_kv_bytes(&src->blocks, position));
     if (src->recurrent_bytes == 0)
         return;
-    memory_copy(dst->memory, dst->block,
-                is_there ? (const char *)src->block
-                         : sequence_mark_state(src, nearest_mark(from, position)),
+    memory_copy(dst->memory, sequence_state(to, dst), state_at(from, src, position),
                 src->recurrent_bytes);
     for (uint32_t m = 0; m < to->n_marks; m++)
         if (to->marks[m] > 0)
@@ -377,20 +436,25 @@ void sequence_mark(struct sequence *s)
     const uint32_t mark = take_mark(s, s->position);
     for (uint32_t i = 0; i < s->n_parts; i++) {
         const struct sequence_part *part = &s->parts[i];
-        memory_copy(part->memory, sequence_mark_state(part, mark), part->block,
+        memory_copy(part->memory, sequence_mark_state(part, mark), sequence_state(s, part),
                     part->recurrent_bytes);
     }
     s->marks[mark] = s->position;
 }
 
-void sequence_expect(struct sequence *s, uint32_t n_tokens)
+void sequence_expect(struct sequence *s, uint32_t n_tokens, uint32_t n_drafts)
 {
     const uint32_t last = s->position + n_tokens - 1;
     const uint32_t at = last / MARK_TOKENS * MARK_TOKENS;
     assert(n_tokens > 0 && !s->is_torn);
+    assert(n_drafts == 0 || (n_tokens == 1 + n_drafts && n_drafts <= s->n_drafts));
     s->is_torn = s->is_recurrent;
     s->next_position = 0;
-    if (s->n_marks == 0 || n_tokens == 1 || at <= s->position)
+    s->trail.is_there = n_drafts > 0;
+    s->trail.position = s->position;
+    s->trail.slot = s->slot;
+    s->trail.n = 0; /* until the tokens are computed */
+    if (n_drafts > 0 || s->n_marks == 0 || n_tokens == 1 || at <= s->position)
         return;
     s->next_mark = take_mark(s, at);
     s->marks[s->next_mark] = 0; /* until it is whole */
@@ -405,4 +469,19 @@ void sequence_advance(struct sequence *s, uint32_t n_tokens)
     if (s->next_position > 0)
         s->marks[s->next_mark] = s->next_position;
     s->next_position = 0;
+    if (!s->trail.is_there)
+        return;
+    s->trail.n = n_tokens;
+    s->slot = slot_at(s, s->position);
+}
+
+bool sequence_go(struct sequence *s, uint32_t position)
+{
+    if (!has_in_trail(s, position) || !sequence_holds(s, position))
+        return false;
+    s->position = position;
+    s->slot = slot_at(s, position);
+    s->is_torn = false;
+    s->next_position = 0;
+    return true;
 }

@@ -10,6 +10,10 @@
  * position. A recurrent state is copied aside at some positions, which are the sequence's marks.
  * The more tokens ago, the further apart they are.
  *
+ * Tokens may be computed before anybody knows that they belong to the sequence: drafts. Such a pass
+ * leaves a trail: the recurrent state behind each of its tokens has a slot of its own, and so has
+ * the one before them. The sequence goes to any position of the trail without a copy.
+ *
  * Belongs to the thread that drives the forward pass. */
 #ifndef FLASHMOE_ENGINE_SEQUENCE_H
 #define FLASHMOE_ENGINE_SEQUENCE_H
@@ -23,7 +27,7 @@ extern "C" {
 
 /* Where the parts of a layer's state are. */
 struct sequence_layer {
-    void *state[BACKEND_STATE_PARTS]; /* by position: in the first block */
+    void *state[BACKEND_STATE_PARTS]; /* by position: in the first block; else: in slot 0 */
     bool is_recurrent[BACKEND_STATE_PARTS];
 };
 
@@ -35,12 +39,15 @@ struct sequence_blocks {
 
 #define SEQUENCE_MARKS 8  /* at most */
 #define SEQUENCE_PARTS 64 /* likewise */
+#define SEQUENCE_DRAFTS 8 /* likewise, in one pass */
 
 /* The state of the layers of one stage. */
 struct sequence_part {
     const struct memory *memory; /* that the state is in */
+    /* Slots for recurrent states: n_slots of the sequence, then one of each mark. */
     void *block;
-    uint64_t recurrent_bytes; /* at the front of the block; the marks' states lie behind it */
+    uint64_t recurrent_bytes; /* of a slot */
+    uint32_t n_slots;
     struct mem_range kv;
     struct sequence_blocks blocks;
     uint32_t first_layer;
@@ -57,6 +64,15 @@ struct sequence {
     /* The mark that the tokens being computed leave: at that position, when all layers are done. */
     uint32_t next_position; /* 0: none */
     uint32_t next_mark;     /* index into marks */
+    uint32_t n_drafts;      /* room for a trail of so many */
+    uint32_t n_slots, slot; /* of every part's block: how many, and the one with the state now */
+    /* Where the sequence can go without a copy: the position at which the last pass with drafts
+     * began, and n behind it. */
+    struct {
+        bool is_there;
+        uint32_t position, n;
+        uint32_t slot; /* of the first position; the others follow in a ring */
+    } trail;
     uint32_t n_parts;
     struct sequence_part parts[]; /* [n_parts] in the order of the stages */
 };
@@ -71,6 +87,7 @@ struct sequence_place {
 struct sequence_sizes {
     uint64_t kv_position_bytes; /* rows of one position, all layers */
     uint64_t recurrent_bytes;
+    uint64_t position_mul_adds; /* as in layer_state, all layers */
 };
 
 void sequence_sizes(const struct model *model, const struct kv_format *kv_format,
@@ -84,9 +101,16 @@ void sequence_blocks(const struct model *model, const struct kv_format *kv_forma
 /* Returns the bytes of KV for n_positions, at least one block; UINT64_MAX on overflow. */
 uint64_t sequence_kv_bytes(const struct sequence_blocks *blocks, uint32_t n_positions);
 
+/* Returns how many recurrent states a sequence has room for: its own, those of a trail of so many
+ * drafts, and those of marks. */
+uint32_t sequence_n_states(uint32_t n_drafts, uint32_t n_marks);
+
+struct sequence_room {
+    uint32_t n_context, n_marks, n_drafts;
+};
 /* Makes a sequence with a part in each place. The models outlive it. */
 int sequence_new(const struct sequence_place *places, uint32_t n_places,
-                 const struct kv_format *kv_format, uint32_t n_context, uint32_t n_marks,
+                 const struct kv_format *kv_format, const struct sequence_room *room,
                  struct sequence **out, struct fm_error *err);
 void sequence_free(struct sequence *sequence); /* accepts NULL */
 
@@ -110,21 +134,34 @@ void sequence_rewind(struct sequence *sequence, uint32_t position);
 /* Makes `to` what `from` was at `position`, one that `from` can go back to. `to` is empty, of the
  * same model, and has memory for so many positions. */
 void sequence_copy(struct sequence *to, const struct sequence *from, uint32_t position);
+/* Moves on to n_positions without computing, for measurements: the blocks of KV that are full are
+ * copied in turn, and recurrent state stays as it is. One block is full at least, and there is
+ * memory for n_positions. No mark is left. */
+void sequence_repeat(struct sequence *sequence, uint32_t n_positions);
 /* Sets a mark at its position. */
 void sequence_mark(struct sequence *sequence);
 
 /* Prepares for n_tokens that will be computed. They leave a mark a little before their end, where a
  * prompt that has changed in its last line can go on; layers copy their recurrent state there. From
- * here on the sequence can only advance or go back. */
-void sequence_expect(struct sequence *sequence, uint32_t n_tokens);
+ * here on the sequence can only advance or go back. With drafts, up to n_drafts, there is one token
+ * before them; they leave a trail and no mark. */
+void sequence_expect(struct sequence *sequence, uint32_t n_tokens, uint32_t n_drafts);
 /* Moves the position on when the tokens are computed. */
 void sequence_advance(struct sequence *sequence, uint32_t n_tokens);
-/* Returns where a part's recurrent state at a mark is. */
+/* Goes to a position of the trail. Returns false if it has none there. */
+bool sequence_go(struct sequence *sequence, uint32_t position);
+
+/* Return where a part's recurrent state is: now, and at a mark. */
+static inline char *sequence_state(const struct sequence *sequence,
+                                   const struct sequence_part *part)
+{
+    return (char *)part->block + sequence->slot * part->recurrent_bytes;
+}
 static inline char *sequence_mark_state(const struct sequence_part *part, uint32_t mark)
 {
-    return (char *)part->block + (mark + (uint64_t)1) * part->recurrent_bytes;
+    return (char *)part->block + ((uint64_t)part->n_slots + mark) * part->recurrent_bytes;
 }
-/* Returns where a layer's state goes for the next mark, which is laid out as the part's own. */
+/* Returns where a layer's state goes for the next mark; `state` is the one in slot 0. */
 static inline void *sequence_next_state(const struct sequence *sequence,
                                         const struct sequence_part *part, const void *state)
 {

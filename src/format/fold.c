@@ -5,14 +5,18 @@
 
 #include "base/mem.h"
 #include "format/directory.h"
+#include "format/refuse.h"
 
 #define NAME_BYTES 512
 #define FP8_BLOCK 128
 #define FP4_BLOCK 32 /* columns with one scale, and */
 #define FP4_BYTES 16 /* bytes of codes */
+#define INT4_BLOCK 32 /* columns with one scale, and */
+#define INT4_WORDS 4  /* words of eight codes */
 
 static const char weight_suffix[] = ".weight";
 static const char blocks_suffix[] = "_blocks";
+static const char packed_suffix[] = ".weight_packed";
 
 static const char *path_of(const struct source *s, const struct tensor_info *t)
 {
@@ -169,12 +173,130 @@ static int fold_fp8(struct source *s, struct tensor_info *t, const struct tensor
     return 0;
 }
 
+/* ---- compressed-tensors ---------------------------------------------------------------------- */
+
+/* Tensors beside packed codes that would change what the codes mean. */
+static int refuse_beside_packed(const struct source *s, const struct tensor_info *t,
+                                struct fm_error *err)
+{
+    static const char *const suffixes[] = {".weight_zero_point", ".weight_g_idx",
+                                           ".weight_global_scale"};
+    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
+        const struct tensor_info *other = find_beside(s, t, packed_suffix, suffixes[i]);
+        if (other != NULL)
+            return err_set(err, FM_ERR_UNSUPPORTED,
+                           "%s: tensor '%.160s' belongs to '%.160s': this version reads packed "
+                           "weights of symmetric groups in the order of the columns only",
+                           path_of(s, other), other->name, t->name);
+    }
+    return 0;
+}
+
+static uint64_t little_endian(const uint8_t *at, size_t bytes)
+{
+    uint64_t x = 0;
+    for (size_t i = bytes; i > 0; i--)
+        x = x << 8 | at[i - 1];
+    return x;
+}
+
+/* Compares weight_shape, two numbers in the file, with the shape that the codes have. Only the
+ * header of a removed file is left, so there is nothing to compare with. */
+static int check_packed_shape(const struct source *s, const struct tensor_info *t,
+                              const struct tensor_info *shape, struct fm_error *err)
+{
+    const struct source_file *file = &s->files[shape->parts[0].file];
+    const size_t bytes = strcmp(shape->dtype, "I32") == 0 ? 4
+                         : strcmp(shape->dtype, "I64") == 0 ? 8 : 0;
+    uint8_t numbers[16] = {0};
+    if (bytes == 0 || shape->n_dims != 1 || shape->dims[0] != 2) {
+        char shown[160];
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: tensor '%.160s' is %s %s, expected two numbers in I32 or I64",
+                       file->path, shape->name, shape->dtype,
+                       tensor_info_shape(shape, shown, sizeof shown));
+    }
+    if (file->bytes != file->opened.bytes)
+        return 0;
+    const int rc = plat_read_at(file->fd, file->path, numbers, 2 * bytes, shape->parts[0].offset,
+                                err);
+    const uint64_t rows = little_endian(numbers, bytes);
+    const uint64_t cols = little_endian(numbers + bytes, bytes);
+    if (rc == 0 && (rows != t->dims[0] || cols != t->dims[1]))
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: tensor '%.160s' has the values [%llu, %llu], but the codes and scales "
+                       "of '%.160s' are [%llu, %llu]",
+                       file->path, shape->name, (unsigned long long)rows, (unsigned long long)cols,
+                       t->name, (unsigned long long)t->dims[0], (unsigned long long)t->dims[1]);
+    return rc;
+}
+
+static int fold_packed(struct source *s, struct tensor_info *t, const struct tensor_info *scales,
+                       const struct tensor_info *shape, struct fm_error *err)
+{
+    const struct quant *quant = scales->quant == &quant_bf16  ? quant_find("int4-g32")
+                                : scales->quant == &quant_f16 ? quant_find("int4-g32-f16") : NULL;
+    if (!refuse_expects_packed(&s->config))
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: tensor '%.160s' is packed, but %s has no quantization_config with "
+                       "quant_method \"compressed-tensors\" to say how",
+                       path_of(s, t), t->name, s->config.file);
+    if (quant == NULL)
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: tensor '%.160s' has dtype %s; scales of packed weights must be BF16 "
+                       "or F16",
+                       path_of(s, scales), scales->name, scales->dtype);
+    if (t->n_dims != 2 || !has_same_outer(t, scales, 1) ||
+        t->dims[1] / INT4_WORDS != scales->dims[1] || t->dims[1] % INT4_WORDS != 0)
+        return wrong_shapes(s, t, scales, "4 words and one scale per 32 columns are expected", err);
+    t->quant = quant;
+    t->dtype = "I32 + scales";
+    t->dims[1] = scales->dims[1] * INT4_BLOCK; /* cannot overflow: half of it is in bytes */
+    t->n_parts = 2;
+    t->parts[1] = scales->parts[0];
+    return check_packed_shape(s, t, shape, err);
+}
+
+/* Gives folded tensors the name that they have where nothing is packed. */
+static int rename_packed(struct source *s, struct fm_error *err)
+{
+    const size_t cut = strlen(packed_suffix) - strlen(weight_suffix);
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const struct tensor_info *t = &s->tensors[i];
+        if (t->n_parts != 2 || !name_has_suffix(t->name, packed_suffix))
+            continue;
+        char *name = (char *)(uintptr_t)t->name; /* the source owns it */
+        name[strlen(name) - cut] = '\0';
+        n++;
+    }
+    return n > 0 ? source_sort_tensors(s, err) : 0;
+}
+
 /* ---- all of them ---------------------------------------------------------------------------- */
 
 /* Drops a tensor that was folded into another one or is not used. */
 static void drop(const struct source *s, const struct tensor_info *t, bool *is_gone)
 {
     is_gone[t - s->tensors] = true;
+}
+
+static int fold_one_packed(struct source *s, struct tensor_info *t, bool *is_gone,
+                           struct fm_error *err)
+{
+    const struct tensor_info *scales = find_beside(s, t, packed_suffix, ".weight_scale");
+    const struct tensor_info *shape = find_beside(s, t, packed_suffix, ".weight_shape");
+    if (scales == NULL || shape == NULL)
+        return err_set(err, FM_ERR_FORMAT, "%s: tensor '%.160s' has no '%s' beside it",
+                       path_of(s, t), t->name, scales == NULL ? "weight_scale" : "weight_shape");
+    int rc = refuse_beside_packed(s, t, err);
+    if (rc == 0)
+        rc = fold_packed(s, t, scales, shape, err);
+    if (rc == 0) {
+        drop(s, scales, is_gone);
+        drop(s, shape, is_gone);
+    }
+    return rc;
 }
 
 static int fold_one(struct source *s, struct tensor_info *t, bool *is_gone, struct fm_error *err)
@@ -204,6 +326,8 @@ static int fold_one(struct source *s, struct tensor_info *t, bool *is_gone, stru
         drop(s, scales, is_gone);
         return fold_blocks(s, t, scales, err);
     }
+    if (strcmp(t->dtype, "I32") == 0 && name_has_suffix(t->name, packed_suffix))
+        return fold_one_packed(s, t, is_gone, err);
     if (strcmp(t->dtype, "F8_E4M3") == 0) {
         const struct tensor_info *scales = find_beside(s, t, "", "_scale_inv");
         if (scales == NULL)
@@ -237,5 +361,5 @@ int fold_quantised(struct source *source, const struct source_options *options,
             source->tensors[n_kept++] = source->tensors[i];
     source->n_tensors = n_kept;
     mem_free(is_gone);
-    return rc;
+    return rc != 0 ? rc : rename_packed(source, err);
 }

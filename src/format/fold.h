@@ -1,6 +1,9 @@
 /* Folds quantised tensors that a Hugging Face directory stores as several into one:
  *   MLX:  X.weight (U32), X.scales, X.biases          -> X.weight in affine groups
  *   FP8:  X (F8_E4M3), X_scale_inv                    -> X in fp8-b128
+ *   MXFP4: X_blocks (U8), X_scales                    -> X_blocks in mxfp4-g32
+ *   compressed-tensors: X.weight_packed (I32), X.weight_scale, X.weight_shape
+ *                                                     -> X.weight in int4-g32
  * Drops tensors that only other engines need (FP8's activation scales). The source owns all memory;
  * one thread, while the source is being opened. */
 #ifndef FLASHMOE_FORMAT_FOLD_H

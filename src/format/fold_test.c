@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -20,7 +21,8 @@ static struct tensor_info tensor(const char *name, const char *dtype, const stru
 {
     return (struct tensor_info){.name = name, .dtype = dtype, .quant = quant, .n_dims = 2,
                                 .dims = {rows, cols}, .n_parts = 1,
-                                .parts = {{.offset = strlen(name), .bytes = rows * cols}}};
+                                .parts = {{.offset = name != NULL ? strlen(name) : 0,
+                                           .bytes = rows * cols}}};
 }
 
 static struct fixture *fixture_of(const struct tensor_info *tensors, size_t n)
@@ -184,6 +186,151 @@ static void test_fp8_refused(void **state)
     check_refused(set, 2, FM_ERR_UNSUPPORTED, "has 250 columns");
 }
 
+/* ---- compressed-tensors ---- */
+
+static const char packed_config[] =
+    "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\"}}";
+
+/* A packed weight [rows, words] with scales and a shape tensor, whose bytes are in a file. Names
+ * are cut in place. */
+struct packed_case {
+    char name[32];
+    struct tensor_info set[4];
+    size_t n;
+    int32_t shape[2];
+    const char *config;
+};
+
+static struct packed_case packed_case(void)
+{
+    struct packed_case c = {.name = "x.weight_packed", .n = 3, .shape = {4, 64},
+                            .config = packed_config};
+    c.set[0] = tensor(NULL, "I32", NULL, 4, 8);
+    c.set[1] = tensor("x.weight_scale", "BF16", &quant_bf16, 4, 2);
+    c.set[2] = tensor("x.weight_shape", "I32", NULL, 2, 1);
+    c.set[2].n_dims = 1;
+    return c;
+}
+
+/* Folds the case. The source is gone afterwards, except for its tensors. */
+static int fold_case(struct packed_case *c, struct fixture **out, struct fm_error *err)
+{
+    c->set[0].name = c->name;
+    struct fixture *f = *out = fixture_of(c->set, c->n);
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    assert_int_equal(fwrite(c->shape, sizeof c->shape, 1, file), 1);
+    assert_int_equal(fflush(file), 0);
+    f->file.fd = fileno(file);
+    f->file.bytes = f->file.opened.bytes = sizeof c->shape;
+    f->tensors[2].parts[0].offset = 0;
+    assert_int_equal(jdoc_parse(&f->source.config, "c", c->config, strlen(c->config), err), 0);
+    const int rc = fold_quantised(&f->source, &(struct source_options){0}, err);
+    jdoc_clear(&f->source.config);
+    (void)fclose(file);
+    return rc;
+}
+
+static void check_packed_refused(struct packed_case c, int code, const char *words)
+{
+    struct fixture *f;
+    struct fm_error err = {0};
+    assert_int_equal(fold_case(&c, &f, &err), code);
+    if (strstr(err.text, words) == NULL)
+        fail_msg("'%s' is not in '%s'", words, err.text);
+}
+
+static struct tensor_info scales_of(const char *dtype, const struct quant *quant, uint64_t rows,
+                                    uint64_t cols)
+{
+    return tensor("x.weight_scale", dtype, quant, rows, cols);
+}
+
+static void test_packed(void **state)
+{
+    (void)state;
+    struct fixture *f;
+    struct fm_error err = {0};
+    struct packed_case c = packed_case();
+    assert_int_equal(fold_case(&c, &f, &err), 0);
+    assert_int_equal(f->source.n_tensors, 1);
+    const struct tensor_info *t = source_find(&f->source, "x.weight");
+    assert_non_null(t);
+    assert_string_equal(t->quant->name, "int4-g32");
+    assert_int_equal(t->dims[0], 4);
+    assert_int_equal(t->dims[1], 64);
+    assert_int_equal(t->n_parts, 2);
+    assert_int_equal(t->parts[1].offset, strlen("x.weight_scale"));
+    c = packed_case();
+    c.set[1] = scales_of("F16", &quant_f16, 4, 2);
+    assert_int_equal(fold_case(&c, &f, &err), 0);
+    assert_string_equal(source_find(&f->source, "x.weight")->quant->name, "int4-g32-f16");
+}
+
+static void test_packed_shapes_refused(void **state)
+{
+    (void)state;
+    struct packed_case c = packed_case();
+    c.shape[1] = 63;
+    check_packed_refused(c, FM_ERR_FORMAT, "m: tensor 'x.weight_shape' has the values [4, 63]");
+    c = packed_case();
+    c.shape[0] = -4;
+    check_packed_refused(c, FM_ERR_FORMAT, "'x.weight_shape' has the values [4294967292, 64]");
+    c = packed_case();
+    c.set[2].dims[0] = 3;
+    check_packed_refused(c, FM_ERR_FORMAT, "'x.weight_shape' is I32 [3], expected two numbers");
+    c = packed_case();
+    c.set[2].dtype = "BF16";
+    check_packed_refused(c, FM_ERR_FORMAT, "'x.weight_shape' is BF16 [2]");
+    c = packed_case();
+    c.set[1] = scales_of("BF16", &quant_bf16, 4, 1); /* groups of 64 */
+    check_packed_refused(c, FM_ERR_FORMAT, "'x.weight_packed' [4, 8] and 'x.weight_scale' [4, 1]");
+    c = packed_case();
+    c.set[1] = scales_of("BF16", &quant_bf16, 5, 2);
+    check_packed_refused(c, FM_ERR_FORMAT, "4 words and one scale per 32 columns");
+    c = packed_case();
+    c.set[0] = tensor(NULL, "I32", NULL, 4, 9);
+    check_packed_refused(c, FM_ERR_FORMAT, "4 words and one scale per 32 columns");
+}
+
+static void test_packed_refused(void **state)
+{
+    (void)state;
+    struct packed_case c = packed_case();
+    c.set[1] = scales_of("F32", &quant_f32, 4, 2);
+    check_packed_refused(c, FM_ERR_UNSUPPORTED, "'x.weight_scale' has dtype F32");
+    c = packed_case();
+    c.config = "{}";
+    check_packed_refused(c, FM_ERR_FORMAT, "'x.weight_packed' is packed, but c has no");
+    c = packed_case();
+    c.n = 2;
+    check_packed_refused(c, FM_ERR_FORMAT, "has no 'weight_shape' beside it");
+    static const char *const others[] = {"x.weight_zero_point", "x.weight_zzz"};
+    for (unsigned i = 0; i < 2; i++) {
+        struct fixture *f;
+        struct fm_error err = {0};
+        c = packed_case();
+        c.set[3] = tensor(others[i], "I32", NULL, 4, 2);
+        c.n = 4;
+        assert_int_equal(fold_case(&c, &f, &err), i == 0 ? FM_ERR_UNSUPPORTED : 0);
+    }
+    c = packed_case();
+    c.set[3] = c.set[2];
+    c.set[2] = c.set[1];
+    c.set[1] = tensor("x.weight_g_idx", "I32", NULL, 64, 1);
+    c.n = 4;
+    /* Sorted: x.weight_g_idx comes before x.weight_packed. */
+    const struct tensor_info first = c.set[1];
+    c.set[1] = c.set[0];
+    c.set[0] = first;
+    struct fixture *f = fixture_of(c.set, c.n);
+    struct fm_error err = {0};
+    f->tensors[1].name = c.name;
+    assert_int_equal(fold_quantised(&f->source, &(struct source_options){0}, &err),
+                     FM_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "tensor 'x.weight_g_idx' belongs to 'x.weight_packed'"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +340,9 @@ int main(void)
         cmocka_unit_test(test_mxfp4_words),
         cmocka_unit_test(test_fp8),
         cmocka_unit_test(test_fp8_refused),
+        cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_packed_shapes_refused),
+        cmocka_unit_test(test_packed_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

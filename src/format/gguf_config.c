@@ -71,19 +71,14 @@ int gguf_find_family(const struct gguf *g, const struct gguf_family *const *fami
         return rc;
     if (text == NULL)
         return err_set(err, FM_ERR_FORMAT, "%s: key 'general.architecture' is missing", g->path);
-    char known[256] = "";
     for (size_t i = 0; families != NULL && families[i] != NULL; i++)
-        for (const char *const *name = families[i]->architectures; *name != NULL; name++) {
+        for (const char *const *name = families[i]->architectures; *name != NULL; name++)
             if (gguf_text_is(text, bytes, *name)) {
                 layout->family = families[i];
                 layout->architecture = *name;
                 return 0;
             }
-            const size_t used = strlen(known);
-            (void)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", *name);
-        }
-    return gguf_refuse(g, "general.architecture", gguf_find(g, "general.architecture"), known,
-                       err);
+    return gguf_refuse_architecture(g, families, text, bytes, err);
 }
 
 static int check_scaling_keys(const struct gguf *g, const char *architecture, struct fm_error *err)

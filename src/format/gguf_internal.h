@@ -27,6 +27,12 @@ struct gguf_head {
  * families (NULL-terminated, may be NULL) has it. */
 int gguf_find_family(const struct gguf *g, const struct gguf_family *const *families,
                      struct gguf_layout *layout, struct fm_error *err);
+/* Refuses an architecture that no family has: names the nearest one and the tensors that it does
+ * not know. */
+int gguf_refuse_architecture(const struct gguf *g, const struct gguf_family *const *families,
+                             const char *text, uint64_t bytes, struct fm_error *err);
+/* Returns whether the family has a name for the tensor, in layers of any kind. */
+bool gguf_family_names(const struct gguf_family *family, const struct gguf_tensor *t);
 /* Fills config and conventions of the source, and the rest of the layout. */
 int gguf_read_config(struct source *source, const struct gguf *g, const struct gguf_head *head,
                      struct gguf_layout *layout, struct fm_error *err);

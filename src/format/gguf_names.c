@@ -48,6 +48,19 @@ static const struct gguf_name *find_layer_name(const struct gguf_layout *layout,
     return found;
 }
 
+bool gguf_family_names(const struct gguf_family *family, const struct gguf_tensor *t)
+{
+    uint64_t layer;
+    size_t rest;
+    if (!split_layer(t, &layer, &rest))
+        return find_name(family->global_names, t->name, t->name_bytes, true) != NULL;
+    const struct gguf_name *found = NULL;
+    for (const struct gguf_name *const *list = family->layer_names; found == NULL && *list != NULL;
+         list++)
+        found = find_name(*list, t->name + rest, t->name_bytes - rest, true);
+    return found != NULL;
+}
+
 /* Returns whether this is a fused projection of queries, keys and values in an attention layer. */
 static bool is_fused(const struct gguf_layout *layout, const struct gguf_tensor *t)
 {

@@ -397,14 +397,16 @@ static int fill_toy(const char *architecture, const struct gguf_names *names,
                     struct source **s, struct fm_error *err)
 {
     static const char *const keys[] = {"block_count", "embedding_length", "attention.head_count",
-                                       "expert_gating_func"};
+                                       "expert_gating_func", "expert_count"};
+    /* An architecture whose name ends in "dense" has no experts. */
+    const bool is_dense = strstr(architecture, "dense") != NULL;
     struct file f;
     struct gguf g;
     uint8_t *held;
     char key[64];
     begin(&f);
     add_text(&f, "general.architecture", architecture);
-    for (unsigned i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+    for (unsigned i = 0; i < sizeof keys / sizeof keys[0] - is_dense; i++) {
         (void)snprintf(key, sizeof key, "%s.%s", architecture, keys[i]);
         add_u32(&f, key, 2);
     }
@@ -461,7 +463,13 @@ static void test_family_unknown(void **state)
     struct fm_error err = {0};
     assert_int_equal(fill_toy("toy3", &handed_down, &s, &err), FM_ERR_UNSUPPORTED);
     assert_string_equal(err.text, "m: key 'general.architecture' is \"toy3\"; this version reads "
-                        "only toy, toy2");
+                        "only toy, toy2, of which \"toy\" is the nearest; tensors it does not "
+                        "know: output.weight");
+    source_close(s);
+    assert_int_equal(fill_toy("toydense", &handed_down, &s, &err), FM_ERR_UNSUPPORTED);
+    assert_string_equal(err.text, "m: key 'general.architecture' is \"toydense\", and there is no "
+                        "key 'toydense.expert_count': this version runs models with experts only, "
+                        "and reads toy, toy2");
     source_close(s);
     assert_int_equal(fill_toy("toy", &none, &s, &err), FM_ERR_UNSUPPORTED);
     source_close(s);

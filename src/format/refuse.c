@@ -1,5 +1,6 @@
 #include "format/refuse.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/limits.h"
@@ -9,6 +10,9 @@
 
 #define INSTEAD                                                                                    \
     "download the same model in BF16, in FP8 with blocks of 128 x 128, in MLX's format, or as GGUF"
+#define PACKED_READ                                                                                \
+    "of compressed-tensors this version reads pack-quantized weights of 4 bits, symmetric, in "    \
+    "groups of 32 columns"
 
 /* ---- adapters ------------------------------------------------------------------------------ */
 
@@ -66,6 +70,95 @@ static int refuse_fp8_blocks(const struct jdoc *config, const char *prefix, cons
                    config->file, prefix, name, shown, INSTEAD);
 }
 
+/* ---- compressed-tensors ---- */
+
+/* What a field must be, as JSON text. */
+struct expected_field {
+    const char *name, *value;
+    bool may_be_missing; /* or null */
+};
+
+static const struct expected_field packed_config[] = {
+    {"format", "\"pack-quantized\"", false}, {"quantization_status", "\"compressed\"", true},
+    {"kv_cache_scheme", "null", true},       {"sparsity_config", "{}", true},
+    {"transform_config", "{}", true},        {NULL, NULL, false}};
+static const struct expected_field packed_group[] = {{"format", "\"pack-quantized\"", true},
+                                                     {"input_activations", "null", true},
+                                                     {"output_activations", "null", true},
+                                                     {NULL, NULL, false}};
+static const struct expected_field packed_weights[] = {
+    {"num_bits", "4", false},       {"group_size", "32", false}, {"strategy", "\"group\"", true},
+    {"symmetric", "true", true},    {"type", "\"int\"", true},   {"dynamic", "false", true},
+    {"actorder", "null", true},     {"block_structure", "null", true},
+    {NULL, NULL, false}};
+
+/* Fails unless every field of `object`, which is called `label`, is as expected. */
+static int check_fields(const struct jdoc *config, const char *label, const json_t *object,
+                        const struct expected_field *expected, struct fm_error *err)
+{
+    for (; expected->name != NULL; expected++) {
+        const json_t *value = jdoc_find(object, expected->name);
+        char shown[80] = "missing";
+        if (value == NULL && expected->may_be_missing)
+            continue;
+        if (value != NULL && strcmp(jdoc_show(value, shown, sizeof shown), expected->value) == 0)
+            continue;
+        return err_set(err, FM_ERR_UNSUPPORTED, "%s: field '%.200s.%s' is %s: " PACKED_READ "; %s",
+                       config->file, label, expected->name, shown, INSTEAD);
+    }
+    return 0;
+}
+
+static int refuse_packed_group(const struct jdoc *config, const char *label, const json_t *group,
+                               struct fm_error *err)
+{
+    char weights[200], shown[80];
+    (void)snprintf(weights, sizeof weights, "%s.weights", label);
+    if (!json_is_object(group) || !json_is_object(jdoc_find(group, "weights")))
+        return err_set(err, FM_ERR_FORMAT, "%s: field '%.200s' is %s, expected an object that has "
+                       "an object 'weights'",
+                       config->file, label, jdoc_show(group, shown, sizeof shown));
+    const int rc = check_fields(config, label, group, packed_group, err);
+    return rc != 0 ? rc
+                   : check_fields(config, weights, jdoc_find(group, "weights"), packed_weights,
+                                  err);
+}
+
+static int refuse_packed(const struct jdoc *config, const char *prefix, const char *name,
+                         const json_t *value, struct fm_error *err)
+{
+    char label[160], shown[80];
+    (void)snprintf(label, sizeof label, "%s%s", prefix, name);
+    int rc = check_fields(config, label, value, packed_config, err);
+    json_t *groups = json_object_get(value, "config_groups");
+    if (rc == 0 && json_object_size(groups) == 0)
+        rc = err_set(err, FM_ERR_FORMAT, "%s: field '%s.config_groups' is %s, expected an object "
+                     "with groups of modules",
+                     config->file, label,
+                     groups == NULL ? "missing" : jdoc_show(groups, shown, sizeof shown));
+    for (void *i = json_object_iter(groups); rc == 0 && i != NULL;
+         i = json_object_iter_next(groups, i)) {
+        (void)snprintf(label, sizeof label, "%s%s.config_groups.%.64s", prefix, name,
+                       json_object_iter_key(i));
+        rc = refuse_packed_group(config, label, json_object_iter_value(i), err);
+    }
+    return rc;
+}
+
+bool refuse_expects_packed(const struct jdoc *config)
+{
+    const json_t *const holders[] = {config->root, jdoc_find(config->root, "text_config")};
+    for (size_t i = 0; i < 2 * (sizeof config_names / sizeof config_names[0]); i++) {
+        const char *method = json_string_value(
+            jdoc_find(jdoc_find(holders[i % 2], config_names[i / 2]), "quant_method"));
+        if (method != NULL && strcmp(method, "compressed-tensors") == 0)
+            return true;
+    }
+    return false;
+}
+
+/* ---- every method ---- */
+
 /* The only architecture whose checkpoints have MXFP4 in tensors of their own. */
 static bool is_gpt_oss(const struct jdoc *config)
 {
@@ -86,6 +179,8 @@ static int refuse_one(const struct jdoc *config, const char *prefix, const char 
         return 0;
     if (method != NULL && strcmp(jdoc_show(method, shown, sizeof shown), "\"fp8\"") == 0)
         return refuse_fp8_blocks(config, prefix, name, value, err);
+    if (method != NULL && strcmp(shown, "\"compressed-tensors\"") == 0)
+        return refuse_packed(config, prefix, name, value, err);
     if (method != NULL && strcmp(shown, "\"mxfp4\"") == 0 && is_gpt_oss(config))
         return 0;
     return err_set(err, FM_ERR_UNSUPPORTED,

@@ -95,6 +95,10 @@ static void test_statements(void **state)
     check("a\n  {% if true %}\n  b\n  {%- endif %}\n c\n", "a\n  b c");
     check("{{ rows|map(attribute='k')|join('-') }} {{ d|tojson }} {{ list|sort|tojson(indent=1) }}",
           "x-y {\"b\": 1, \"a\": [true, 1e+22]} [\n 1,\n 2,\n 3\n]");
+    check("{% set a = [1] %}{% set b = a %}{% set ns = namespace(q=[]) %}{{ b.append('x') }}"
+          "{% for i in a %}{% set _ = ns.q.append(i) %}{% endfor %}"
+          "{{ a }}{{ ns.q }}{{ [].append(1) }}", "None[1, 'x'][1, 'x']None");
+    check("{% set a = [1, 2, 3, 4] %}{{ a.pop() }}{{ a.pop(0) }}{{ a.pop(-2) }}{{ a }}", "412[3]");
     check("{{ strftime_now('%Y-%m-%d %H:%M:%S') }}", "1970-01-02 01:02:01");
 }
 
@@ -104,7 +108,18 @@ static void test_faults(void **state)
     check_fails("\n{{ missing.x }}", FM_ERR_FORMAT, "t: line 2:");
     check_fails("{% for x in list %}", FM_ERR_FORMAT, "endfor");
     check_fails("{{ 'a' + 1 }}", FM_ERR_FORMAT, "str and int");
-    check_fails("{{ list.append(1) }}", FM_ERR_FORMAT, "called");
+    check_fails("{{ list.extend([1]) }}", FM_ERR_FORMAT, "called");
+    check_fails("{{ [].pop() }}", FM_ERR_FORMAT, "pop: the list has 0 elements");
+    check_fails("{{ [1].pop(-2) }}", FM_ERR_FORMAT, "pop: the list has 1 elements");
+    check_fails("{{ [1].pop('0') }}", FM_ERR_FORMAT, "pop");
+    check_fails("{{ (1, 2).pop() }}", FM_ERR_FORMAT, "");
+    check_fails("{% for x in list %}{{ list.pop() }}{% endfor %}", FM_ERR_FORMAT, "loop");
+    check_fails("{% for x in list %}{{ list.append(1) }}{% endfor %}", FM_ERR_FORMAT, "loop");
+    check_fails("{% for x in list if list.append(1) %}{% endfor %}", FM_ERR_FORMAT, "loop");
+    check_fails("{% set a = [] %}{{ a.append(a) }}{{ a }}", FM_ERR_ARG, "deep");
+    check_fails("{% set a = [] %}{{ a.append(a) }}{{ a | tojson }}", FM_ERR_ARG, "deep");
+    check_fails("{% set a = [] %}{% set b = [a] %}{{ a.append(b) }}{{ a == b }}", FM_ERR_ARG,
+                "deep");
     check_fails("{{ x|nosuch }}", FM_ERR_FORMAT, "nosuch");
     check_fails("{% include 'a' %}", FM_ERR_UNSUPPORTED, "include");
     check_fails("\n\n{{ raise_exception('no ' ~ n) }}", FM_ERR_ARG, "no 7");

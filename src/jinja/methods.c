@@ -45,14 +45,51 @@ static struct value l_copy(struct run *r, struct value self, const struct args *
     return v_list(copy);
 }
 
+/* Returns true if the list may change: no loop goes over it. */
+static bool may_change(struct run *r, const struct list *l, const char *method)
+{
+    if (l->n_loops > 0)
+        (void)run_fail(r, "%s: a loop goes over this list", method);
+    return l->n_loops == 0;
+}
+
+static struct value l_append(struct run *r, struct value self, const struct args *args)
+{
+    struct value more;
+    if (!args_bind(r, "append", args, "/value", &more) || !may_change(r, self.u.list, "append"))
+        return v_undefined();
+    list_push(r, self.u.list, more);
+    return v_none();
+}
+
+static struct value l_pop(struct run *r, struct value self, const struct args *args)
+{
+    struct value given;
+    struct list *l = self.u.list;
+    if (!args_bind(r, "pop", args, "/index?", &given) || !may_change(r, l, "pop"))
+        return v_undefined();
+    const int64_t index = arg_int(r, "pop", given, -1), n = (int64_t)l->n;
+    const int64_t at = index < 0 ? index + n : index;
+    if (r->rc != 0 || !run_work(r, l->n * sizeof *l->items))
+        return v_undefined();
+    if (at < 0 || at >= n)
+        return run_fail(r, "pop: the list has %zu elements, and no element %lld", l->n,
+                        (long long)index);
+    const struct value popped = l->items[at];
+    memmove(l->items + at, l->items + at + 1, (size_t)(n - at - 1) * sizeof *l->items);
+    l->n--;
+    return popped;
+}
+
 static const struct method list_methods[] = {
     {.name = "count", .call = l_count}, {.name = "index", .call = l_index},
-    {.name = "copy", .call = l_copy},
+    {.name = "copy", .call = l_copy},   {.name = "append", .call = l_append},
+    {.name = "pop", .call = l_pop},
 };
 
 const struct method *list_method(const struct list *list, const struct str *name)
 {
-    const size_t n = list->kind == LIST_LIST ? 3 : 2;
+    const size_t n = list->kind == LIST_LIST ? sizeof list_methods / sizeof list_methods[0] : 2;
     if (list->kind > LIST_RANGE && list->kind != LIST_GROUP)
         return NULL;
     for (size_t i = 0; i < n; i++)
@@ -131,8 +168,8 @@ const struct method *dict_method(const struct str *name)
 
 bool is_mutator(struct value v, const struct str *name)
 {
-    static const char *const of_lists[] = {"append", "clear", "pop", "reverse", "insert", "sort",
-                                           "extend", "remove", NULL};
+    static const char *const of_lists[] = {"clear", "reverse", "insert", "sort", "extend",
+                                           "remove", NULL};
     static const char *const of_dicts[] = {"clear", "pop", "popitem", "setdefault", "update",
                                            "fromkeys", NULL};
     const char *const *names = NULL;

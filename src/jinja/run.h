@@ -93,7 +93,7 @@ const struct method *str_method(const struct str *name);
 const struct method *list_method(const struct list *list, const struct str *name);
 const struct method *dict_method(const struct str *name);
 /* Returns whether the method changes its object. Such methods are refused, because the sandbox is
- * immutable. */
+ * immutable; only append and pop of a list work, for templates of Kimi-K2. */
 bool is_mutator(struct value v, const struct str *name);
 const struct str *str_case(struct run *r, const struct str *s, int how); /* 'u' 'l' 't' 'c' 's' */
 const struct str *str_strip(struct run *r, const struct str *s, struct value chars, int sides);

@@ -133,12 +133,14 @@ static struct list *loop_items(struct run *r, const struct node *node, struct va
     struct scope *const outer = r->scope;
     struct scope *scope = scope_new(r, outer);
     r->scope = scope;
+    items->n_loops++;
     for (size_t i = 0; i < items->n && r->rc == 0; i++) {
         scope->n = 0;
         assign(r, node->a, items->items[i]);
         if (value_is_true(r, eval(r, node->c)))
             list_push(r, kept, items->items[i]);
     }
+    items->n_loops--;
     r->scope = outer;
     return kept;
 }
@@ -156,6 +158,7 @@ static void run_loop(struct run *r, const struct node *node, struct list *items,
     loop->recursive = node->is_recursive ? node : NULL;
     loop->scope = outer;
     r->scope = scope;
+    items->n_loops++;
     for (; loop->index < items->n && r->rc == 0 && !r->is_broken; loop->index++) {
         scope->n = 0;
         if (name != NULL)
@@ -166,6 +169,7 @@ static void run_loop(struct run *r, const struct node *node, struct list *items,
         is_done = is_done || (!r->is_broken && !r->is_continued);
         r->is_continued = false;
     }
+    items->n_loops--;
     r->is_broken = false;
     r->scope = outer;
     if (!is_done && node->more != NULL && r->rc == 0) {

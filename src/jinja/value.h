@@ -59,6 +59,7 @@ struct list {
     struct value *items;
     size_t n, capacity;
     size_t n_taken;  /* for a generator */
+    unsigned n_loops; /* that go over it; meanwhile it may not change */
     const char *why; /* for a generator that fails after its last element: the message */
     enum list_kind kind;
     int64_t start, stop, step; /* for a range */

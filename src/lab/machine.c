@@ -68,21 +68,31 @@ static int measure_one(struct measurement *m, unsigned n_threads, uint64_t bytes
                        machine_peak_fn *peak, struct fm_speed *out, struct fm_error *err)
 {
     m->run.n_threads = n_threads;
-    return peak != NULL ? machine_measure_int8(&m->run, peak, out, err)
+    return peak != NULL ? machine_measure_peak(&m->run, peak, out, err)
                         : machine_measure_read(&m->run, bytes, out, err);
+}
+
+/* Measures the operations of one kind, if this level has them. */
+static int measure_peak(struct measurement *m, unsigned n_threads, bool has_one,
+                        machine_peak_fn *peak, struct fm_speed *all, struct fm_speed *one,
+                        struct fm_error *err)
+{
+    const int rc = peak != NULL && has_one ? measure_one(m, 1, 0, peak, one, err) : 0;
+    return rc == 0 && peak != NULL ? measure_one(m, n_threads, 0, peak, all, err) : rc;
 }
 
 static int measure(const struct fm_machine_options *options, struct fm_machine_speeds *speeds,
                    struct fm_error *err)
 {
-    const unsigned all = FM_MEASURE_READ | FM_MEASURE_INT8 | FM_MEASURE_ONE_THREAD;
-    const unsigned what = options->what != 0 ? options->what : all;
+    const unsigned usual = FM_MEASURE_READ | FM_MEASURE_INT8 | FM_MEASURE_ONE_THREAD;
+    const unsigned all = usual | FM_MEASURE_FMA, peaks = FM_MEASURE_INT8 | FM_MEASURE_FMA;
+    const unsigned what = options->what != 0 ? options->what : usual;
     struct machine_level level;
     if ((what & ~all) != 0)
         return err_set(err, FM_ERR_ARG, "fm_machine_options.what is %u: expected a sum of "
                        "FM_MEASURE_* values, at most %u", what, all);
-    int rc = what & FM_MEASURE_INT8 ? machine_level_use(options->cpu, &level, err)
-                                    : machine_level_find(options->cpu, &level, err);
+    int rc = what & peaks ? machine_level_use(options->cpu, &level, err)
+                          : machine_level_find(options->cpu, &level, err);
     if (rc != 0)
         return rc;
     if (options->n_threads > LIMIT_THREADS)
@@ -91,11 +101,13 @@ static int measure(const struct fm_machine_options *options, struct fm_machine_s
     const unsigned n_cores = plat_n_cores() < LIMIT_THREADS ? plat_n_cores() : LIMIT_THREADS;
     const unsigned n = options->n_threads > 0 ? options->n_threads : n_cores;
     const bool has_read = what & FM_MEASURE_READ, has_one = what & FM_MEASURE_ONE_THREAD;
-    const bool has_int8 = (what & FM_MEASURE_INT8) && level.int8_peak != NULL;
+    machine_peak_fn *const int8 = what & FM_MEASURE_INT8 ? level.int8_peak : NULL;
+    machine_peak_fn *const fma = what & FM_MEASURE_FMA ? level.fma_peak : NULL;
     struct measurement m = {.options = options};
     m.run = (struct machine_run){.is_pinned = options->pin_threads, .pass_done = pass_done,
                                  .n_passes = options->quick ? PASSES_QUICK : PASSES, .ctx = &m};
-    m.n_total = (uint64_t)m.run.n_passes * (unsigned)(has_read + has_int8) * (has_one ? 2 : 1);
+    m.n_total = (uint64_t)m.run.n_passes *
+                (unsigned)(has_read + (int8 != NULL) + (fma != NULL)) * (has_one ? 2 : 1);
     speeds->n_threads = n;
     speeds->cpu_level = level.name;
     speeds->read_buffer_bytes = has_read ? machine_read_bytes(options->quick) : 0;
@@ -103,11 +115,9 @@ static int measure(const struct fm_machine_options *options, struct fm_machine_s
         rc = measure_one(&m, 1, speeds->read_buffer_bytes, NULL, &speeds->read_one, err);
     if (rc == 0 && has_read)
         rc = measure_one(&m, n, speeds->read_buffer_bytes, NULL, &speeds->read, err);
-    if (rc == 0 && has_int8 && has_one)
-        rc = measure_one(&m, 1, 0, level.int8_peak, &speeds->int8_one, err);
-    if (rc == 0 && has_int8)
-        rc = measure_one(&m, n, 0, level.int8_peak, &speeds->int8, err);
-    return rc;
+    if (rc == 0)
+        rc = measure_peak(&m, n, has_one, int8, &speeds->int8, &speeds->int8_one, err);
+    return rc != 0 ? rc : measure_peak(&m, n, has_one, fma, &speeds->fma, &speeds->fma_one, err);
 }
 
 int fm_machine_measure(const struct fm_machine_options *options, struct fm_machine_speeds *speeds,

@@ -51,7 +51,7 @@ static int make_plan(struct synth_plan *plan, const char *shape, const char *dst
     if (rc != 0)
         return rc;
     plan->seed = options->seed;
-    plan->has_split_projections = options->form == FM_SYNTH_GGUF;
+    plan->has_split_projections = plan->has_cut_heads = options->form == FM_SYNTH_GGUF;
     plan->config = synth_config(&plan->shape);
     rc = synth_plan_tensors(plan, err);
     if (rc == 0)

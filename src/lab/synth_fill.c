@@ -40,6 +40,8 @@ static const struct synth_block blocks[] = {
     {.name = "iq4_nl", .unit_std = 67.44f, .has_sign = true},
     {.name = "mxfp4", .unit_std = 5.852f, .is_exponent = true},
     {.name = "mxfp4-g32", .unit_std = 5.852f, .is_exponent = true},
+    {.name = "int4-g32", .unit_std = 4.637f, .has_sign = true},
+    {.name = "int4-g32-f16", .unit_std = 4.637f, .has_sign = true},
     {.name = "q2_k", .unit_std = 8 * 1.118f, .d_at = 80, .min_at = 82, .min_of_d = 1.5f,
      .n_fixed = 16, .fixed = SIXTEEN(0x88)},
     {.name = "q3_k", .unit_std = 43.35f, .d_at = 108, .has_sign = true},
@@ -115,7 +117,7 @@ static void init_block(struct synth_matrix *m, double std)
 {
     m->block = block_find(m->quant->name);
     const double d = std / m->block->unit_std;
-    m->d = quant_f32_to_f16((float)d);
+    m->d = to_half(m->quant->scale != NULL ? m->quant->scale : &quant_f16, d);
     m->min = quant_f32_to_f16((float)(d * m->block->min_of_d));
     if (!m->block->is_exponent)
         return;
@@ -244,15 +246,27 @@ static void make_blocks(const struct synth_matrix *m, uint64_t first, size_t n, 
     }
 }
 
-/* A format with its codes in one part, and powers of two in the other. */
+/* Scales of any sign, because the mean of the codes is not 0. */
+static void make_signs(const struct synth_matrix *m, uint64_t first, size_t n, uint8_t *dst)
+{
+    for (uint64_t i = first; i < first + n; i++, dst += 2) {
+        const uint64_t sign = splitmix_at(m->keys[1], i / 64) >> i % 64 & 1;
+        dst[0] = (uint8_t)m->d;
+        dst[1] = (uint8_t)(m->d >> 8 | sign << 7);
+    }
+}
+
+/* A format with its codes in one part, and scales or powers of two in the other. */
 static void make_split(const struct synth_matrix *m, unsigned part, uint64_t first, size_t n,
                        uint8_t *dst)
 {
     const uint64_t unit = unit_bytes(m, part);
     if (part == 0)
         synth_rng_fill(m->keys[0], first * (unit / 8), n * (unit / 8), dst);
-    else
+    else if (m->block->is_exponent)
         memset(dst, m->d, n * unit);
+    else
+        make_signs(m, first * (unit / 2), n * (unit / 2), dst);
 }
 
 static void make_units(const struct synth_matrix *m, unsigned part, uint64_t first, size_t n,

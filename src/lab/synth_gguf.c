@@ -159,6 +159,24 @@ static void add_gpt_oss(struct builder *b)
     add_u32(b, ".rope.scaling.original_context_length", original > 0 ? original : 1);
 }
 
+/* The cache has one head: the short row, and what turns. Heads have sizes of their own. */
+static void add_latent(struct builder *b, const struct synth_latent *latent)
+{
+    const uint32_t rope = b->plan->shape.n[FM_SYNTH_HEAD_DIM];
+    add_u32(b, ".attention.head_count_kv", 1);
+    add_u32(b, ".attention.key_length", latent->rank + rope);
+    add_u32(b, ".attention.value_length", latent->rank);
+    add_u32(b, ".attention.key_length_mla", latent->plain_dim + rope);
+    add_u32(b, ".attention.value_length_mla", latent->value_dim);
+    add_u32(b, ".attention.q_lora_rank", latent->q_rank);
+    add_u32(b, ".attention.kv_lora_rank", latent->rank);
+    add_u32(b, ".rope.dimension_count", rope);
+    if (latent->n_groups == 1)
+        return;
+    add_u32(b, ".expert_group_count", latent->n_groups);
+    add_u32(b, ".expert_group_used_count", latent->n_groups_chosen);
+}
+
 /* What families with softmax attention alone have. */
 static void add_attention(struct builder *b)
 {
@@ -197,9 +215,13 @@ static void add_metadata(struct builder *b)
     if (shape->dense_width > 0)
         add_u32(b, ".feed_forward_length", shape->dense_width);
     add_u32(b, ".attention.head_count", n[FM_SYNTH_HEADS]);
-    add_u32(b, ".attention.head_count_kv", n[FM_SYNTH_KV_HEADS]);
-    add_u32(b, ".attention.key_length", n[FM_SYNTH_HEAD_DIM]);
-    add_u32(b, ".attention.value_length", n[FM_SYNTH_HEAD_DIM]);
+    if (shape->family->latent != NULL) {
+        add_latent(b, shape->family->latent);
+    } else {
+        add_u32(b, ".attention.head_count_kv", n[FM_SYNTH_KV_HEADS]);
+        add_u32(b, ".attention.key_length", n[FM_SYNTH_HEAD_DIM]);
+        add_u32(b, ".attention.value_length", n[FM_SYNTH_HEAD_DIM]);
+    }
     add_f32(b, ".attention.layer_norm_rms_epsilon", synth_eps(shape));
     add_f32(b, ".rope.freq_base", shape->rope_theta);
     add_u32(b, ".expert_count", n[FM_SYNTH_EXPERTS]);
@@ -385,7 +407,10 @@ static const struct gguf_family *find_family(const char *model_type)
 int synth_plan_gguf(struct synth_plan *plan, const char *path, uint64_t split_bytes,
                     struct fm_error *err)
 {
-    struct builder b = {.plan = plan, .family = find_family(plan->shape.family->model_type),
+    /* All families with latent attention have the names of one. */
+    const bool is_latent = plan->shape.family->latent != NULL;
+    struct builder b = {.plan = plan, .family = find_family(is_latent ? "deepseek_v3"
+                                                            : plan->shape.family->model_type),
                         .err = err, .split_bytes = split_bytes, .values.err = err,
                         .infos.err = err};
     if (b.family == NULL)

@@ -71,8 +71,7 @@ struct synth_streams {
     uint32_t n_streams, rank;
     uint32_t index_heads, index_dim, ratio, budget;
     uint32_t table_layer; /* counted from 1 */
-    uint32_t ngram_size, heads, first_size, padding, n_parts, conv;
-    uint64_t n_rows; /* of the table, which follows from the numbers before */
+    uint32_t ngram_size, heads, first_size, padding, n_parts, conv, n_rows; /* of the table */
 };
 
 /* Makes the shape of a preset, with the numbers of the options in place of its own. Fails with
@@ -181,6 +180,7 @@ struct synth_plan {
     uint64_t seed;
     struct source_conventions conventions; /* of the form */
     bool has_split_projections; /* qwen3_next: qkv and z are separate, as in GGUF */
+    bool has_cut_heads;         /* latent attention: keys and values by head, as in GGUF */
     struct synth_tensor *tensors;
     size_t n_tensors, cap_tensors;
     struct synth_file *files;

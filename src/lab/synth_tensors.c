@@ -86,6 +86,17 @@ static void add_head_norms(struct builder *b, uint64_t q, uint64_t kv)
     add_norm(b, norms == NORM_ALL_HEADS ? kv : dim, "self_attn.k_norm.weight");
 }
 
+/* A matrix of each head, one after the other. */
+static void add_heads(struct builder *b, uint64_t n_rows, uint64_t n_cols, const char *name)
+{
+    const uint64_t heads = b->n[FM_SYNTH_HEADS];
+    struct synth_tensor *t = add_matrix(b, SYNTH_DENSE, heads * n_rows, n_cols, name);
+    t->n_dims = 3;
+    t->dims[0] = heads;
+    t->dims[1] = n_rows;
+    t->dims[2] = n_cols;
+}
+
 static void add_latent(struct builder *b, const struct synth_latent *latent)
 {
     const uint64_t hidden = b->n[FM_SYNTH_HIDDEN], heads = b->n[FM_SYNTH_HEADS];
@@ -97,8 +108,13 @@ static void add_latent(struct builder *b, const struct synth_latent *latent)
     add_matrix(b, SYNTH_DENSE, latent->rank + rope, hidden,
                "self_attn.kv_a_proj_with_mqa.weight");
     add_norm(b, latent->rank, "self_attn.kv_a_layernorm.weight");
-    add_matrix(b, SYNTH_DENSE, heads * (plain + latent->value_dim), latent->rank,
-               "self_attn.kv_b_proj.weight");
+    if (b->plan->has_cut_heads) {
+        add_heads(b, latent->rank, plain, "self_attn.embed_q.weight");
+        add_heads(b, latent->value_dim, latent->rank, "self_attn.unembed_out.weight");
+    } else {
+        add_matrix(b, SYNTH_DENSE, heads * (plain + latent->value_dim), latent->rank,
+                   "self_attn.kv_b_proj.weight");
+    }
     add_matrix(b, SYNTH_DENSE, hidden, heads * latent->value_dim, "self_attn.o_proj.weight");
 }
 
@@ -341,6 +357,8 @@ static int format_given(const char *name, int form, const struct quant **quant,
         return err_set(err, FM_ERR_ARG, "random weights cannot be made in format '%s'", name);
     if (form == FM_SYNTH_GGUF && (*quant)->codes == QUANT_CODES_FP4)
         return err_set(err, FM_ERR_ARG, "a GGUF file has no %s; it has mxfp4", name);
+    if (form == FM_SYNTH_GGUF && strncmp(name, "int4-", 5) == 0)
+        return err_set(err, FM_ERR_ARG, "a GGUF file has no %s; it has q4_0", name);
     const bool is_affine = (*quant)->kind == QUANT_AFFINE, is_block = (*quant)->kind == QUANT_BLOCK;
     if ((form == FM_SYNTH_GGUF && is_affine) || (form == FM_SYNTH_SAFETENSORS && is_block))
         return err_set(err, FM_ERR_ARG, "a %s has no %s; it has %s",
@@ -410,8 +428,7 @@ int synth_plan_formats(struct synth_plan *plan, const struct fm_synth_options *o
         [SYNTH_EMBED] = options->embed, [SYNTH_HEAD] = options->head};
     const struct quant *given[SYNTH_GATE] = {NULL};
     int rc = 0;
-    const struct synth_family *family = plan->shape.family;
-    if ((family->latent != NULL || family->streams != NULL) && options->form == FM_SYNTH_GGUF)
+    if (plan->shape.family->streams != NULL && options->form == FM_SYNTH_GGUF)
         rc = err_set(err, FM_ERR_ARG, "%s cannot be made as GGUF; it can be made packed or as a "
                      "Hugging Face directory", plan->shape.name);
     if (plan->shape.family->is_gpt_oss && options->form == FM_SYNTH_SAFETENSORS)

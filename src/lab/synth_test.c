@@ -125,7 +125,7 @@ static void every_format_has_the_spread(void **state)
         check_spread(quant_at(i), 1);
         n++;
     }
-    assert_true(n >= 3 + 36 + 15); /* all but FP8 */
+    assert_true(n >= 3 + 36 + 17); /* all but FP8 */
 }
 
 /* Any cut of a part gives the bytes of the whole. */
@@ -134,7 +134,7 @@ static void pieces_fit_together(void **state)
     (void)state;
     const struct source_conventions none = {.has_final_norms = false};
     static const char *const formats[] = {"bf16", "affine3-g64", "q4_0", "q6_k", "mxfp4",
-                                          "mxfp4-g32"};
+                                          "mxfp4-g32", "int4-g32"};
     for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
         struct synth_tensor t = tensor(formats[f], 0.02);
         struct synth_matrix m;

@@ -39,6 +39,7 @@ struct writer {
     uint64_t piece; /* the next one */
     char **buffers; /* [n_threads] */
     unsigned n_threads;
+    bool has_headers_only;
 };
 
 /* ---- paths ----------------------------------------------------------------------------------- */
@@ -60,12 +61,35 @@ static int temporary_path(const struct writer *w, const char *name, char path[],
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
+/* Returns how many bytes of a file are written, from its start. */
+static uint64_t written_bytes(const struct writer *w, const struct synth_file *file)
+{
+    return w->has_headers_only ? file->head_bytes : file->bytes;
+}
+
+static uint64_t count_pieces(const struct writer *w, const struct synth_file *file)
+{
+    const uint64_t bytes = written_bytes(w, file);
+    if (file->sums == SYNTH_TENSOR_SUMS)
+        return bytes > 0;
+    return (bytes + file->piece_bytes - 1) / file->piece_bytes;
+}
+
+static int set_length(const struct writer *w, size_t f, struct fm_error *err)
+{
+    const struct output *out = &w->outputs[f];
+    const uint64_t bytes = w->plan->files[f].bytes;
+    return w->has_headers_only ? plat_set_size(out->fd, out->path, bytes, err)
+                               : plat_reserve(out->fd, out->path, bytes, err);
+}
+
 static int write_piece(struct writer *w, size_t f, uint64_t offset, void *buffer, uint64_t *bytes,
                        struct fm_error *err)
 {
     const struct synth_file *file = &w->plan->files[f];
     const struct output *out = &w->outputs[f];
-    *bytes = file->bytes - offset < file->piece_bytes ? file->bytes - offset : file->piece_bytes;
+    const uint64_t left = written_bytes(w, file) - offset;
+    *bytes = left < file->piece_bytes ? left : file->piece_bytes;
     synth_file_fill(w->plan, file, offset, *bytes, buffer);
     for (unsigned m = 0; file->record != NULL && m < EXPERT_MATRICES; m++)
         if (file->record->matrices[m].lies_interleaved)
@@ -126,7 +150,7 @@ static int write_dense(struct writer *w, struct crew *crew, size_t f, void *buff
 static int finish_file(struct writer *w, size_t f, struct fm_error *err)
 {
     const struct output *out = &w->outputs[f];
-    int rc = plat_reserve(out->fd, out->path, w->plan->files[f].bytes, err);
+    int rc = set_length(w, f, err);
     return rc != 0 ? rc : plat_sync(out->fd, out->path, err);
 }
 
@@ -213,9 +237,7 @@ static int create_files(struct writer *w, struct fm_error *err)
         const struct synth_file *file = &plan->files[f];
         struct output *out = &w->outputs[f];
         out->fd = -1;
-        out->n_pieces = file->sums == SYNTH_TENSOR_SUMS
-                            ? 1
-                            : (file->bytes + file->piece_bytes - 1) / file->piece_bytes;
+        out->n_pieces = count_pieces(w, file);
         out->n_left = out->n_pieces;
         out->is_direct = true;
         rc = temporary_path(w, file->name, out->path, err);
@@ -226,7 +248,7 @@ static int create_files(struct writer *w, struct fm_error *err)
             rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", out->path);
         w->n_outputs += out->fd >= 0;
         if (rc == 0)
-            rc = plat_reserve(out->fd, out->path, file->bytes, err);
+            rc = set_length(w, f, err);
     }
     w->n_unsynced = w->n_outputs;
     return rc;
@@ -387,13 +409,14 @@ int synth_write(struct synth_plan *plan, const char *dst, const struct fm_synth_
     if (w == NULL)
         return FM_ERR_NOMEM;
     w->plan = plan;
+    w->has_headers_only = options->headers_only;
     w->dir.fd = -1;
     const struct crew_job job = {.ctx = w, .next = next_work, .run = run_work,
                                  .done = work_done, .label = work_label};
     struct crew_options crew_options = {.progress = options->progress,
                                         .progress_ctx = options->progress_ctx};
     for (size_t f = 0; f < plan->n_files; f++)
-        crew_options.total_bytes += plan->files[f].bytes;
+        crew_options.total_bytes += written_bytes(w, &plan->files[f]);
     bool is_begun = false;
     int rc = set_paths(w, dst, err);
     if (rc == 0)

@@ -50,7 +50,8 @@ const struct tensor_info *binder_take(struct binder *b, const char *name, enum t
     }
     struct tensor_use *use = &b->model->uses[t - source->tensors];
     *quant = t->scale != NULL ? tensor_info_affine(t, n_cols) : t->quant;
-    *use = (struct tensor_use){.role = role, .quant = *quant, .n_cols = n_cols, .n_rows = 1};
+    *use = (struct tensor_use){.role = role, .quant = *quant, .n_cols = n_cols, .n_rows = 1,
+                               .counted = use->counted};
     for (unsigned d = 0; d + 1 < t->n_dims; d++)
         use->n_rows *= t->dims[d]; /* cannot overflow: the bytes did not */
     if (t->scale != NULL && *quant == NULL) {
@@ -77,21 +78,40 @@ bool binder_has_cols(const struct tensor_info *t, uint32_t n_cols)
     return t->n_dims > 0 && (t->scale != NULL || t->dims[t->n_dims - 1] == n_cols);
 }
 
-void binder_count_format(struct binder *b, const struct quant *quant, bool is_expert,
-                         uint64_t n_tensors, uint64_t n_bytes)
+/* Returns the index of the format's entry; MODEL_MAX_FORMATS: there is no room for it. */
+static unsigned format_index(struct binder *b, const struct quant *quant, bool is_expert)
 {
     struct model *m = b->model;
     unsigned i = 0;
     while (i < m->n_formats &&
            (m->formats[i].quant != quant || m->formats[i].is_expert != is_expert))
         i++;
-    if (i == MODEL_MAX_FORMATS)
-        return; /* a display limit only */
-    if (i == m->n_formats)
+    if (i == m->n_formats && i < MODEL_MAX_FORMATS)
         m->formats[m->n_formats++] = (struct model_format_use){.quant = quant,
                                                                .is_expert = is_expert};
-    m->formats[i].n_tensors += n_tensors;
-    m->formats[i].n_bytes += n_bytes;
+    return i;
+}
+
+void binder_count_experts(struct binder *b, const struct quant *quant, uint64_t n_tensors,
+                          uint64_t n_bytes)
+{
+    const unsigned i = format_index(b, quant, true);
+    if (i == MODEL_MAX_FORMATS)
+        return; /* a display limit only */
+    b->model->formats[i].n_tensors += n_tensors;
+    b->model->formats[i].n_bytes += n_bytes;
+}
+
+void binder_count_dense(struct binder *b, const struct tensor_info *t, const struct quant *quant,
+                        uint64_t n_bytes)
+{
+    struct tensor_use *use = &b->model->uses[t - b->model->source->tensors];
+    const unsigned i = format_index(b, quant, false);
+    if (i == MODEL_MAX_FORMATS)
+        return;
+    b->model->formats[i].n_tensors += (use->counted >> i & 1) == 0;
+    b->model->formats[i].n_bytes += n_bytes;
+    use->counted |= 1u << i;
 }
 
 static uint64_t reserve(struct binder *b, uint64_t bytes)
@@ -119,10 +139,25 @@ static void add_pointer(struct binder *b, const void **at, uint64_t dense_offset
         b->pointers[b->n_pointers++] = (struct dense_pointer){at, dense_offset};
 }
 
-/* Formats the name; a name that does not fit is no tensor's name. */
+void binder_note(struct binder *b, const char *name)
+{
+    const struct source *source = b->model->source;
+    const struct tensor_info *t = source_find(source, name);
+    if (t != NULL)
+        b->model->uses[t - source->tensors].role = TENSOR_MATRIX;
+    else
+        name_set_add(&b->probe->wanted_tensors, name, strlen(name));
+}
+
+/* Formats the name; a name that does not fit is no tensor's name. Returns false if nothing is to be
+ * bound. */
 static bool format_name(struct binder *b, char *name, const char *fmt, va_list args)
 {
     int n = vsnprintf(name, BINDER_NAME_BYTES, fmt, args);
+    if (n > 0 && n < BINDER_NAME_BYTES && b->probe != NULL) {
+        binder_note(b, name);
+        return false;
+    }
     if (n > 0 && n < BINDER_NAME_BYTES)
         return true;
     b->rc = err_set(b->err, FM_ERR_FORMAT, "%s: a tensor name is too long", b->model->source->path);
@@ -273,7 +308,7 @@ static uint64_t read_floats(struct binder *b, const struct tensor_info *t,
                                     .vector_quant = quant, .n = n, .n_rows = n_rows,
                                     .transform = transform});
     b->model->n_parameters += n;
-    binder_count_format(b, quant, false, 1, t->parts[0].bytes);
+    binder_count_dense(b, t, quant, t->parts[0].bytes);
     return at;
 }
 
@@ -447,7 +482,7 @@ static void bind_rows(struct binder *b, struct weight *out, const struct tensor_
         bind_part(b, out, t, quant, p, ranges, n_ranges, at);
     }
     b->model->n_parameters += n_rows * n_cols;
-    binder_count_format(b, own, false, 1, weight_bytes(out));
+    binder_count_dense(b, t, own, weight_bytes(out));
 }
 
 /* Notes that the matrix gets the layout that kernels want, once it is read. */
@@ -513,7 +548,7 @@ static void bind_turned(struct binder *b, struct weight *out, const struct tenso
         .first_row = first_row, .turned_quant = own});
     add_pointer(b, &out->parts[0], at);
     b->model->n_parameters += (uint64_t)n_rows * n_cols;
-    binder_count_format(b, own, false, 1, weight_bytes(out));
+    binder_count_dense(b, t, own, weight_bytes(out));
     prepare_later(b, out);
 }
 
@@ -538,7 +573,7 @@ void binder_ignore(struct binder *b, const char *prefix, bool is_warning, const 
 {
     const unsigned n = mark_prefix(b, prefix, TENSOR_IGNORED);
     b->model->n_ignored_tensors += n;
-    if (n > 0)
+    if (n > 0 && b->probe == NULL)
         (is_warning ? log_warn : log_info)("model", "%u tensors below '%s' are not used: %s", n,
                                            prefix, why);
 }
@@ -547,7 +582,10 @@ int binder_finish(struct binder *b)
 {
     const struct source *source = b->model->source;
     for (size_t i = 0; i < source->n_tensors && b->rc == 0; i++)
-        if (b->model->uses[i].role == TENSOR_UNKNOWN)
+        if (b->model->uses[i].role == TENSOR_UNKNOWN && b->probe != NULL)
+            name_set_add(&b->probe->other_tensors, source->tensors[i].name,
+                         strlen(source->tensors[i].name));
+        else if (b->model->uses[i].role == TENSOR_UNKNOWN)
             b->rc = err_set(b->err, FM_ERR_UNSUPPORTED,
                             "%s: tensor '%s' does not belong to a '%s' model; ignoring it would "
                             "give wrong results",

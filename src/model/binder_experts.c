@@ -222,9 +222,9 @@ static void layout_slot(struct binder *b, struct expert_layer *layer, uint32_t h
                                    piece.tensor->records->record.matrices[m].lies_interleaved;
         matrix->is_interleaved = matrix->lies_interleaved;
         first = piece.tensor;
-        binder_count_format(b, piece.quant, true, layer->n_experts,
-                            layer->n_experts *
-                                quant_matrix_bytes(piece.quant, matrix->n_rows, matrix->n_cols));
+        binder_count_experts(b, piece.quant, layer->n_experts,
+                             layer->n_experts * quant_matrix_bytes(piece.quant, matrix->n_rows,
+                                                                   matrix->n_cols));
     }
     if (b->rc == 0 && !record_layout(&layer->record)) {
         b->rc = err_set(b->err, FM_ERR_FORMAT, "%s: an expert's bytes overflow 64 bits",
@@ -275,11 +275,67 @@ static void bind_extents(struct binder *b, struct expert_layer *layer)
     mem_free(found);
 }
 
+/* Returns whether a name, below the experts' own, is that of one of their matrices. */
+static bool is_expert_matrix(const char *name)
+{
+    bool is_one = strncmp(name, "gate_up_proj", 12) == 0;
+    for (unsigned m = 0; m < EXPERT_MATRICES; m++)
+        is_one |= strncmp(name, matrix_names[m], strlen(matrix_names[m])) == 0 ||
+                  strncmp(name, short_names[m], strlen(short_names[m])) == 0;
+    return is_one;
+}
+
+/* Returns the part of a tensor's name behind the expert's number; NULL: it is no expert. */
+static const char *behind_expert(const char *name, const char *prefix)
+{
+    static const char *const groups[] = {"experts.", "switch_mlp."};
+    for (unsigned i = 0; i < sizeof groups / sizeof groups[0]; i++) {
+        const size_t n = strlen(prefix), n_group = strlen(groups[i]);
+        if (strncmp(name, prefix, n) != 0 || strncmp(name + n, groups[i], n_group) != 0)
+            continue;
+        name += n + n_group;
+        name += strspn(name, "0123456789");
+        return name + (*name == '.');
+    }
+    return NULL;
+}
+
+/* Notes the experts of a probe, in any of the forms that find_piece knows. */
+static void note_experts(struct binder *b, const char *prefix)
+{
+    const struct source *source = b->model->source;
+    char name[BINDER_NAME_BYTES];
+    size_t low = 0, high = source->n_tensors; /* the first name that is not below the prefix */
+    bool has_any = false;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (strcmp(source->tensors[middle].name, prefix) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (size_t i = low; i < source->n_tensors &&
+                         strncmp(source->tensors[i].name, prefix, strlen(prefix)) == 0; i++) {
+        const char *rest = behind_expert(source->tensors[i].name, prefix);
+        if (rest == NULL || !is_expert_matrix(rest))
+            continue;
+        b->model->uses[i].role = TENSOR_EXPERT;
+        has_any = true;
+    }
+    (void)snprintf(name, sizeof name, "%sexperts.0.gate_proj.weight", prefix);
+    if (!has_any)
+        binder_note(b, name);
+}
+
 uint32_t binder_experts(struct binder *b, uint32_t layer_index, uint32_t n_experts,
                         uint32_t hidden, uint32_t intermediate, enum expert_order order,
                         const char *prefix)
 {
     struct model *model = b->model;
+    if (b->probe != NULL) {
+        note_experts(b, prefix);
+        return 0;
+    }
     if (b->rc == 0)
         b->rc = mem_grow((void **)&model->expert_layers, &b->cap_expert_layers,
                          model->n_expert_layers + 1, sizeof *model->expert_layers,

@@ -3,6 +3,7 @@
 #define FLASHMOE_MODEL_BINDER_INTERNAL_H
 
 #include "model/binder.h"
+#include "model/probe.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -59,6 +60,7 @@ struct binder {
     size_t n_copies, cap_copies;
     size_t cap_expert_layers;
     uint64_t dense_bytes, lookup_bytes;
+    struct probe *probe; /* notes names and binds nothing (probe.h); NULL: binds */
 };
 
 #define BINDER_NAME_BYTES 512
@@ -73,13 +75,18 @@ const struct tensor_info *binder_take(struct binder *b, const char *name, enum t
 /* The last dimension as columns: of MLX's codes it is words, which binder_take has looked
  * at. */
 bool binder_has_cols(const struct tensor_info *t, uint32_t n_cols);
-void binder_count_format(struct binder *b, const struct quant *quant, bool is_expert,
-                         uint64_t n_tensors, uint64_t n_bytes);
+/* Counts a tensor once for each format that parts of it have in memory. */
+void binder_count_dense(struct binder *b, const struct tensor_info *t, const struct quant *quant,
+                        uint64_t n_bytes);
+void binder_count_experts(struct binder *b, const struct quant *quant, uint64_t n_tensors,
+                          uint64_t n_bytes);
 /* True when rows from `first` on can be cut out of a part that several rows share. */
 bool binder_is_cut(const struct quant *quant, unsigned part, uint64_t first);
 
 int binder_init(struct binder *b, struct model *model, struct fm_error *err);
 void binder_clear(struct binder *b);
+/* Notes a tensor that a family asks for. */
+void binder_note(struct binder *b, const char *name);
 /* Fails if no call has named one of the tensors. */
 int binder_finish(struct binder *b);
 

@@ -39,7 +39,7 @@ static bool bind_shard(struct binder *b, struct row_table *table, const char *na
     table->row_bytes = quant_row_bytes(quant, table->n_cols);
     *shard = (struct row_shard){t->parts[0].file, t->parts[0].offset, first_row};
     b->model->n_parameters += n_rows * table->n_cols;
-    binder_count_format(b, quant, false, 1, t->parts[0].bytes);
+    binder_count_dense(b, t, quant, t->parts[0].bytes);
     return true;
 }
 

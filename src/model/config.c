@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/limits.h"
+#include "model/probe.h"
 
 /* ---- where a field stands ------------------------------------------------------------------- */
 
@@ -61,6 +62,9 @@ static const struct field {
      "kimi_k2",
      {{PLACE_TEXT, "n_routed_experts"}, {PLACE_TEXT, "num_local_experts"}}},
     {"num_experts",
+     "kimi_k25",
+     {{PLACE_TEXT, "n_routed_experts"}, {PLACE_TEXT, "num_local_experts"}}},
+    {"num_experts",
      "glm4_moe_lite",
      {{PLACE_TEXT, "n_routed_experts"}, {PLACE_TEXT, "num_local_experts"}}},
     {"num_experts", "gpt_oss", {{PLACE_TEXT, "num_local_experts"}, {PLACE_TEXT, "num_experts"}}},
@@ -86,6 +90,7 @@ static const struct {
                          {"glm4_moe_lite", 202752},
                          {"deepseek_v3", 4096},
                          {"kimi_k2", 4096},
+                         {"kimi_k25", 4096},
                          {"gpt_oss", 131072},
                          {"mixtral", 131072},
                          {"minimax_m2", 196608},
@@ -110,6 +115,12 @@ static const json_t *holder_of(const struct config *config, enum place place)
     return config->text;
 }
 
+static void note_read(const struct config *config, const char *key)
+{
+    if (config->probe != NULL)
+        name_set_add(&config->probe->read_fields, key, strlen(key));
+}
+
 static struct found locate(const struct config *config, const char *name)
 {
     struct found found = {config->text, name};
@@ -120,11 +131,25 @@ static struct found locate(const struct config *config, const char *name)
             continue;
         for (unsigned k = 0; k < MAX_PLACES && f->from[k].place != PLACE_NONE; k++) {
             found = (struct found){holder_of(config, f->from[k].place), f->from[k].key};
+            note_read(config, found.key);
             if (jdoc_find(found.holder, found.key) != NULL)
                 break;
         }
     }
+    note_read(config, found.key);
     return found;
+}
+
+/* Notes a field that cannot be used, and goes on. Without a probe it stays a failure. */
+static int settle(const struct config *config, struct found found, int rc)
+{
+    struct probe *probe = config->probe;
+    if (rc == 0 || probe == NULL)
+        return rc;
+    const bool is_there = jdoc_find(found.holder, found.key) != NULL;
+    name_set_add(is_there ? &probe->other_values : &probe->wanted_fields, found.key,
+                 strlen(found.key));
+    return 0;
 }
 
 const json_t *config_find(const struct config *config, const char *field)
@@ -209,7 +234,7 @@ static int check_rope(const struct config *config, const char *prefix, const cha
     return 0;
 }
 
-static int check_all_ropes(const struct config *config, struct fm_error *err)
+int config_check(const struct config *config, struct fm_error *err)
 {
     int rc = 0;
     for (unsigned i = 0; rc == 0 && i < sizeof rope_names / sizeof rope_names[0]; i++) {
@@ -357,7 +382,7 @@ int config_init(struct config *config, const struct jdoc *doc, struct fm_error *
     for (size_t i = 0; i < sizeof rope_names / sizeof rope_names[0]; i++)
         if (config->rope == NULL && json_object_size(jdoc_find(config->text, rope_names[i])) > 0)
             config->rope = jdoc_find(config->text, rope_names[i]);
-    return rc != 0 ? rc : check_all_ropes(config, err);
+    return rc;
 }
 
 /* ---- values --------------------------------------------------------------------------------- */
@@ -365,35 +390,39 @@ int config_init(struct config *config, const struct jdoc *doc, struct fm_error *
 int config_uint(const struct config *config, const char *field, uint64_t min, uint64_t max,
                 uint32_t *out, struct fm_error *err)
 {
-    uint64_t value = 0;
+    uint64_t value = min; /* what a probe goes on with */
     const struct found found = locate(config, field);
     int rc = jdoc_uint(found.holder, config->file, found.key, min, max, &value, err);
     *out = (uint32_t)value;
-    return rc;
+    return settle(config, found, rc);
 }
 
 int config_uint_or(const struct config *config, const char *field, uint64_t min, uint64_t max,
                    uint32_t fallback, uint32_t *out, struct fm_error *err)
 {
-    uint64_t value = 0;
+    uint64_t value = fallback;
     const struct found found = locate(config, field);
     int rc = jdoc_uint_or(found.holder, config->file, found.key, min, max, fallback, &value, err);
     *out = (uint32_t)value;
-    return rc;
+    return settle(config, found, rc);
 }
 
 int config_number_or(const struct config *config, const char *field, double min, double max,
                      double fallback, double *out, struct fm_error *err)
 {
     const struct found found = locate(config, field);
-    return jdoc_number_or(found.holder, config->file, found.key, min, max, fallback, out, err);
+    *out = fallback;
+    return settle(config, found, jdoc_number_or(found.holder, config->file, found.key, min, max,
+                                                fallback, out, err));
 }
 
 int config_bool_or(const struct config *config, const char *field, bool fallback, bool *out,
                    struct fm_error *err)
 {
     const struct found found = locate(config, field);
-    return jdoc_bool_or(found.holder, config->file, found.key, fallback, out, err);
+    *out = fallback;
+    return settle(config, found, jdoc_bool_or(found.holder, config->file, found.key, fallback, out,
+                                              err));
 }
 
 int config_experts_per_token(const struct config *config, const char *field, uint64_t max,
@@ -422,8 +451,10 @@ int config_refuse_unless(const struct config *config, const char *field, const c
     (void)jdoc_show(value, shown, sizeof shown);
     if (strcmp(shown, supported) == 0)
         return 0;
-    return err_set(err, FM_ERR_UNSUPPORTED, "%s: field '%s' is %s; this version computes %s only",
-                   config->file, field, shown, supported);
+    return settle(config, locate(config, field),
+                  err_set(err, FM_ERR_UNSUPPORTED,
+                          "%s: field '%s' is %s; this version computes %s only", config->file,
+                          field, shown, supported));
 }
 
 int config_refuse_general(const struct config *config, struct fm_error *err)

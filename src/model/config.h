@@ -12,6 +12,8 @@
 extern "C" {
 #endif
 
+struct probe;
+
 struct config {
     const char *file;
     const json_t *root;
@@ -20,11 +22,12 @@ struct config {
     const char *model_type; /* of the language model */
     const char *root_type;  /* of the whole checkpoint */
     uint32_t experts_per_token; /* overrides the configuration; 0: no override */
+    struct probe *probe; /* notes what the functions below would refuse (probe.h); NULL: none */
 };
 
-/* Also refuses a rope scaling that is not implemented, or that is in a place where it has no
- * effect. */
 int config_init(struct config *config, const struct jdoc *doc, struct fm_error *err);
+/* Refuses a rope scaling that is not implemented, or that is in a place where it has no effect. */
+int config_check(const struct config *config, struct fm_error *err);
 
 /* Returns the field's value from the place that counts, or NULL if it is absent or null. */
 const json_t *config_find(const struct config *config, const char *field);

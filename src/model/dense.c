@@ -145,7 +145,7 @@ static void turn(const struct dense_read *r, const struct turned_rows *rows, flo
     }
 }
 
-/* What is read here of a packed tensor is verified with the rows beside it, from the file. */
+/* What is read here of a packed tensor is verified later (dense_check_turned). */
 static int read_turned(const struct model *model, char *dst, const struct dense_read *r,
                        struct fm_error *err)
 {
@@ -157,6 +157,18 @@ static int read_turned(const struct model *model, char *dst, const struct dense_
         turn(r, &rows, x, x + n_cols, dst);
     mem_free(rows.parts[0]);
     mem_free(x);
+    return rc;
+}
+
+int dense_check_turned(const struct model *model, const struct packed_tensor *tensor,
+                       const struct dense_read *r, const char *memory, struct fm_error *err)
+{
+    const uint64_t bytes = dense_read_fills(r);
+    char *again = mem_new(bytes, 1, "a matrix", err);
+    int rc = again != NULL ? read_turned(model, again, r, err) : FM_ERR_NOMEM;
+    if (rc == 0 && memcmp(again, memory, (size_t)bytes) != 0)
+        rc = packed_explain_tensor(model->source, tensor, err);
+    mem_free(again);
     return rc;
 }
 

@@ -101,6 +101,8 @@ int dense_check_matrix(const struct model *model, const struct packed_tensor *te
          rc == 0 && i < n_reads && reads[i].offset < end; i++)
         if (reads[i].vector_quant == NULL)
             rc = hash_read(&w, &reads[i], err);
+        else if (reads[i].turned != NULL)
+            rc = dense_check_turned(model, tensor, &reads[i], memory_of(&w, &reads[i]), err);
     if (rc == 0 && w.cover != NULL) { /* it is used, but not as a vector */
         struct packed_sum sum;
         rc = hash_gap(&w, end, err);

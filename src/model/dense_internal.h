@@ -41,6 +41,11 @@ int dense_find_joined(const struct model *model, const struct dense_plan *plan, 
 void dense_next_window(const struct dense_plan *plan, const bool *joined, uint64_t handy,
                        uint64_t all, struct dense_window *w);
 
+/* Reads the rows of a turned matrix once more and compares the result with `memory`: rows of other
+ * formats are not there to be hashed, and what is hashed of the file is another read. */
+int dense_check_turned(const struct model *model, const struct packed_tensor *tensor,
+                       const struct dense_read *r, const char *memory, struct fm_error *err);
+
 /* Verifies a tensor of a packed model, unless none of `reads` has a part of it. They are sorted by
  * their offset in dense.bin. Their bytes are at `dense`, which is dense_offset `begin`, with rows
  * still in the file's order. Any thread may call. */

@@ -9,6 +9,7 @@
 #include "base/plat.h"
 #include "model/binder_internal.h"
 #include "model/dense_internal.h"
+#include "model/unknown.h"
 #include "text/pretok.h"
 
 struct weight expert_layer_weight(const struct expert_layer *layer, unsigned matrix,
@@ -118,64 +119,6 @@ static const struct model_family *find_family(const struct model_options *option
     return NULL;
 }
 
-/* Returns how many characters must be inserted, removed or replaced to make b of a; b is short. */
-#define MAX_TYPE_BYTES 32
-static size_t type_distance(const char *a, const char *b)
-{
-    size_t row[MAX_TYPE_BYTES + 1];
-    const size_t n = strlen(b);
-    for (size_t j = 0; j <= n; j++)
-        row[j] = j;
-    for (size_t i = 0; a[i] != '\0'; i++) {
-        size_t diagonal = row[0]++;
-        for (size_t j = 0; j < n; j++) {
-            size_t best = diagonal + (a[i] != b[j]);
-            diagonal = row[j + 1];
-            best = best < row[j] + 1 ? best : row[j] + 1;
-            row[j + 1] = best < diagonal + 1 ? best : diagonal + 1;
-        }
-    }
-    return row[n];
-}
-
-static bool has_experts(const struct config *config)
-{
-    static const char *const fields[] = {"num_experts", "num_local_experts", "n_routed_experts",
-                                         "moe_num_experts"};
-    size_t i = 0;
-    while (i < sizeof fields / sizeof fields[0] && jdoc_find(config->text, fields[i]) == NULL)
-        i++;
-    return i < sizeof fields / sizeof fields[0];
-}
-
-/* Says what is missing: a model without experts is of no use here. Otherwise names the family whose
- * name is nearest, because a newer one often is a small change. */
-static int unknown_family(const struct model_options *options, const struct config *config,
-                          const char *model_type, struct fm_error *err)
-{
-    char known[256] = "";
-    const char *nearest = "";
-    size_t min = SIZE_MAX;
-    for (const struct model_family *const *f = options->families; *f != NULL; f++)
-        for (const char *const *type = (*f)->model_types; *type != NULL; type++) {
-            size_t used = strlen(known);
-            (void)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", *type);
-            const size_t n = strlen(*type) <= MAX_TYPE_BYTES ? type_distance(model_type, *type)
-                                                             : SIZE_MAX;
-            nearest = n < min ? *type : nearest;
-            min = n < min ? n : min;
-        }
-    if (!has_experts(config))
-        return err_set(err, FM_ERR_UNSUPPORTED,
-                       "%s: field 'model_type' is \"%s\", and no field says that it has experts: "
-                       "this version runs models with experts only: %s",
-                       config->file, model_type, known);
-    return err_set(err, FM_ERR_UNSUPPORTED,
-                   "%s: field 'model_type' is \"%s\"; this version runs %s (\"%s\" is the nearest "
-                   "name, but another architecture computes something else)",
-                   config->file, model_type, known, nearest);
-}
-
 /* Returns the family that both the checkpoint and its language model belong to. Only the family's
  * multimodal type has a text_config, and it must have one. */
 static int choose_family(struct model *model, const struct config *config,
@@ -183,7 +126,8 @@ static int choose_family(struct model *model, const struct config *config,
 {
     const struct model_family *family = find_family(options, config->root_type);
     if (family == NULL)
-        return unknown_family(options, config, config->root_type, err);
+        return model_refuse_unknown(model->source, config, config->root_type, options->families,
+                                    err);
     const bool is_multimodal =
         family->multimodal_type != NULL && strcmp(family->multimodal_type, config->root_type) == 0;
     if (is_multimodal != (config->text != config->root))
@@ -193,7 +137,8 @@ static int choose_family(struct model *model, const struct config *config,
                        is_multimodal ? "the language model's fields are expected there"
                                      : "only a multimodal checkpoint has it");
     if (find_family(options, config->model_type) != family)
-        return unknown_family(options, config, config->model_type, err);
+        return model_refuse_unknown(model->source, config, config->model_type, options->families,
+                                    err);
     model->family = family;
     return 0;
 }
@@ -226,6 +171,8 @@ static int open_into(struct model *model, const struct model_options *options,
     model->first_layer = options->first_layer;
     model->end_layer = options->end_layer;
     rc = choose_family(model, &config, options, err);
+    if (rc == 0)
+        rc = config_check(&config, err);
     if (rc != 0)
         return rc;
     model->model_type = mem_strdup(config.model_type, err);

@@ -119,6 +119,7 @@ struct tensor_use {
     enum tensor_role role;
     const struct quant *quant;
     uint64_t n_rows, n_cols; /* of all slabs together */
+    uint32_t counted;        /* a bit for each of the model's formats that it has been counted in */
 };
 
 /* ---- the model ------------------------------------------------------------------------- */
@@ -126,10 +127,11 @@ struct tensor_use {
 struct model_format_use {
     const struct quant *quant;
     bool is_expert;
-    uint64_t n_tensors, n_bytes;
+    uint64_t n_tensors; /* of the files, however many matrices are cut out of one */
+    uint64_t n_bytes;
 };
 
-#define MODEL_MAX_FORMATS 32
+#define MODEL_MAX_FORMATS 32 /* bits of tensor_use.counted */
 
 struct dense_plan;
 

@@ -284,6 +284,9 @@ SHARED_FN void q6_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict co
     }
 }
 
+/* The code that stands for 0 where groups have no bias (int4-g32). */
+#define CODES_INT4_ZERO 8
+
 /* ---- affine groups as MLX stores them ---------------------------------------------------------
  * The codes of a row are one little-endian, least-significant-bit-first stream. Eight codes of b
  * bits are b bytes. */

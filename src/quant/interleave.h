@@ -3,9 +3,9 @@
  * of each row, then the next one of each. A block keeps its size, so a matrix is reordered in place
  * and every row can still be found.
  *
- * Affine formats of four and eight bits, and mxfp4-g32, support this order if the rows are whole
- * blocks. The
- * functions borrow their arguments, cannot fail, and may be called from any thread. */
+ * Affine formats of four and eight bits, int4-g32 and mxfp4-g32 support this order if the rows are
+ * whole blocks. The functions borrow their arguments, cannot fail, and may be called from any
+ * thread. */
 #ifndef FLASHMOE_QUANT_INTERLEAVE_H
 #define FLASHMOE_QUANT_INTERLEAVE_H
 

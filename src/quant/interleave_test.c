@@ -79,6 +79,8 @@ static void test_rows_are_found_again(void **state)
     check("affine8-g32", 32);
     check("affine4-g64", 16384);
     check("affine8-g64", 8192);
+    check("int4-g32", 352);
+    check("int4-g32-f16", 32);
 }
 
 static void test_what_suits(void **state)

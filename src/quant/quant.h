@@ -1,7 +1,7 @@
 /* Number formats of weights. A format is a descriptor that is found by name; only the descriptor
  * knows the sizes. A row of n columns has one byte sequence per part (affine: codes, scales,
- * biases; fp8 and mxfp4-g32: codes, scales; all others: one). Each is a sequence of blocks of
- * `block` columns.
+ * biases; fp8, int4-g32 and mxfp4-g32: codes, scales; all others: one). Each is a sequence of
+ * blocks of `block` columns.
  *
  * Descriptors are constants. Any thread may use them, nothing has to be freed, and nothing
  * fails. */
@@ -27,7 +27,7 @@ enum quant_kind {
 /* How codes, scales and biases lie in a block (codes.h). */
 enum quant_codes {
     QUANT_NO_CODES, /* no codes: use decode_row */
-    QUANT_CODES_AFFINE,
+    QUANT_CODES_AFFINE, /* with a bias per group, or without (has_bias) */
     QUANT_CODES_Q8_0,
     QUANT_CODES_Q4_0,
     QUANT_CODES_Q4_1,

@@ -176,6 +176,8 @@ int anthropic_conversation(const json_t *body, struct call_texts *texts, struct 
         c->forced_name = fields_string(&of, "name", "");
     if (rc == 0 && (choice == NULL || strcmp(choice, "none") != 0))
         rc = read_tools(&f, c);
+    if (rc == 0)
+        rc = conversation_read_variables(c, &f);
     conversation_set_effort(c, json_string_value(json_object_get(config, "effort")));
     if (thinking != NULL && strcmp(thinking, "adaptive") != 0)
         c->thinks = strcmp(thinking, "disabled") != 0 ? THINKS : THINKS_NOT;

@@ -94,18 +94,6 @@ static int read_tools(const struct fields *f, struct conversation *c)
     return rc == 0 ? 0 : api_fail(f->error, API_INTERNAL, NULL, "out of memory for the tools");
 }
 
-static int read_variables(const struct fields *f, struct conversation *c)
-{
-    const json_t *kwargs = fields_object(f, "chat_template_kwargs");
-    const char *effort = fields_string(f, "reasoning_effort", NULL), *key;
-    json_t *value;
-    int rc = 0;
-    json_object_foreach((json_t *)kwargs, key, value)
-        rc |= conversation_set(c, key, json_incref(value));
-    conversation_set_effort(c, effort);
-    return rc == 0 ? 0 : api_fail(f->error, API_INTERNAL, NULL, "out of memory for the variables");
-}
-
 int openai_conversation(const json_t *body, struct call_texts *texts, struct conversation *c,
                         struct api_error *error)
 {
@@ -117,7 +105,8 @@ int openai_conversation(const json_t *body, struct call_texts *texts, struct con
     if (rc == 0)
         rc = conversation_choose(c, &f, read_tools);
     if (rc == 0)
-        rc = read_variables(&f, c);
+        rc = conversation_read_variables(c, &f);
+    conversation_set_effort(c, fields_string(&f, "reasoning_effort", NULL));
     return error->fault == API_GOOD ? rc : -1;
 }
 

@@ -210,6 +210,8 @@ static int read_responses(struct api_call *call, const json_t *body, struct job_
     int rc = call->error.fault == API_GOOD ? read_input(&r, &f) : -1;
     if (rc == 0)
         rc = conversation_choose(&c, &f, read_functions);
+    if (rc == 0)
+        rc = conversation_read_variables(&c, &f);
     conversation_set_effort(&c, effort);
     if (rc == 0)
         rc = conversation_encode(&c, call, spec);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "chat/message.h"
 #include "flashmoe_lab.h"
 #include "server/fields.h"
 #include "server/text_json.h"
@@ -250,6 +251,7 @@ static bool tools_fill(struct tools *t, const struct conversation *c)
 /* Refuses names that chat/toolcall.h cannot parse in a call. */
 static int check_names(struct api_call *call, const struct tools *t)
 {
+    const struct dialect *const *dialects = model_dialects(call->context->model);
     for (size_t i = 0; i < t->n; i++) {
         const char *name = t->at[i].name;
         const size_t n = strlen(name);
@@ -260,6 +262,10 @@ static int check_names(struct api_call *call, const struct tools *t)
             return api_fail(&call->error, API_BAD, "tools", "'tools' has the name '%.40s' of %zu "
                             "bytes; a name must have 1 to 255 bytes and no control "
                             "characters", name, n);
+        if (!message_can_name(dialects, name))
+            return api_fail(&call->error, API_BAD, "tools", "'tools' has the name '%.80s', which "
+                            "cannot be told from markup in this model's calls; use letters, "
+                            "digits, '_' and '-'", name);
     }
     return 0;
 }

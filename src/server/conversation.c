@@ -33,6 +33,19 @@ int conversation_set(struct conversation *c, const char *variable, json_t *value
     return json_object_set_new(c->variables, variable, value);
 }
 
+int conversation_read_variables(struct conversation *c, const struct fields *f)
+{
+    const json_t *given = fields_object(f, "chat_template_kwargs");
+    const char *key;
+    json_t *value;
+    int rc = 0;
+    json_object_foreach((json_t *)given, key, value)
+        rc |= conversation_set(c, key, json_incref(value));
+    if (rc != 0)
+        return api_fail(f->error, API_INTERNAL, NULL, "out of memory for the variables");
+    return f->error->fault == API_GOOD ? 0 : -1;
+}
+
 int conversation_add_tool(struct conversation *c, const char *name, const char *description,
                           const json_t *schema)
 {

@@ -53,6 +53,8 @@ int conversation_add_tool(struct conversation *c, const char *name, const char *
 int conversation_note_strict(struct conversation *c, const json_t *strict, const char *path,
                              struct api_error *error);
 int conversation_set(struct conversation *c, const char *variable, json_t *value); /* takes it */
+/* Reads the variables that a request gives to the template: 'chat_template_kwargs'. */
+int conversation_read_variables(struct conversation *c, const struct fields *f);
 /* Records the effort of a request: "none" and "minimal" switch reasoning off, others on. NULL: none
  * was given. */
 void conversation_set_effort(struct conversation *c, const char *effort);

@@ -183,6 +183,33 @@ static int fit_harmony(struct conversation *c)
     return rc;
 }
 
+/* ---- calls without content ------------------------------------------------------------------ */
+
+/* Makes the content of messages with calls null. Content that is not empty becomes a message of its
+ * own before the calls. */
+static int fit_lone_calls(struct conversation *c)
+{
+    json_t *out = json_array();
+    int rc = out != NULL ? 0 : -1;
+    for (size_t i = 0; rc == 0 && i < json_array_size(c->messages); i++) {
+        json_t *message = json_array_get(c->messages, i);
+        if (json_array_size(json_object_get(message, "tool_calls")) > 0) {
+            json_t *before = json_copy(message);
+            if (json_string_length(json_object_get(message, "content")) > 0)
+                rc = json_object_del(before, "tool_calls") == 0 ? json_array_append(out, before)
+                                                                : -1;
+            json_decref(before);
+            if (rc == 0)
+                rc = json_object_set_new(message, "content", json_null());
+        }
+        if (rc == 0)
+            rc = json_array_append(out, message);
+    }
+    json_decref(rc == 0 ? c->messages : out);
+    c->messages = rc == 0 ? out : c->messages;
+    return rc;
+}
+
 /* ---- ids ------------------------------------------------------------------------------------ */
 
 /* Numbers the calls of a message, and remembers their new ids by the old ones. */
@@ -230,9 +257,12 @@ int conversation_fit(struct conversation *c, const struct fm_model *model)
     int rc = set_variables(c, is_harmony);
     if (rc == 0 && is_harmony)
         rc = fit_harmony(c);
-    for (; rc == 0 && *dialects != NULL; dialects++)
-        if ((*dialects)->has_call_ids)
+    for (; rc == 0 && *dialects != NULL; dialects++) {
+        if ((*dialects)->has_lone_calls)
+            rc = fit_lone_calls(c);
+        if (rc == 0 && (*dialects)->has_call_ids)
             rc = fit_ids(c);
+    }
     return rc;
 }
 

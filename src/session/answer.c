@@ -100,6 +100,14 @@ static void take_markup(struct fm_answer *a, const char *text, size_t bytes)
                 a->is_reasoning = false;
 }
 
+/* Returns true for content that a schema does not constrain: messages before the final one. With
+ * them the text would not match the schema. */
+static bool is_before_answer(const struct fm_answer *a)
+{
+    return a->o.grammar != NULL && !a->is_constrained && a->o.lead == NULL && a->parts != NULL &&
+           message_place(a->parts) != MESSAGE_ANYWHERE;
+}
+
 static void take_part(void *ctx, const struct message_event *part)
 {
     struct fm_answer *a = ctx;
@@ -112,7 +120,8 @@ static void take_part(void *ctx, const struct message_event *part)
         break;
     case MESSAGE_CONTENT:
         a->is_reasoning = false;
-        give_text(a, FM_EVENT_TEXT, part->text, part->text_bytes);
+        give_text(a, is_before_answer(a) ? FM_EVENT_REASONING : FM_EVENT_TEXT, part->text,
+                  part->text_bytes);
         break;
     case MESSAGE_CALL_BEGIN:
     case MESSAGE_CALL_ARGUMENTS:

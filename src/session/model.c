@@ -197,6 +197,7 @@ static int open_into(struct fm_model *m, const char *path,
     m->is_metadata_only = options->metadata_only;
     m->engine.checks = options->check != FM_OFF;
     m->checks_all = options->check == FM_ON;
+    draft_gate_init(&m->gate, options->draft == FM_ON);
     int rc = engine_choose(&m->engine, options, err);
     if (rc == 0)
         rc = fm_machine_check_level(options->cpu, err); /* before anything is read */
@@ -323,6 +324,7 @@ int fm_model_info(const struct fm_model *m, struct fm_model_info *out)
         .kv_position_bytes = sizes.kv_position_bytes,
         .kv_block_positions = blocks.n_positions,
         .state_bytes = sizes.recurrent_bytes,
+        .mul_adds_per_position = sizes.position_mul_adds,
         .n_ignored_tensors = model->n_ignored_tensors,
         .max_token_bytes = m->tokenizer != NULL
                                ? (unsigned)tokenizer_max_token_bytes(m->tokenizer) : 0,
@@ -508,9 +510,12 @@ int fm_model_stats(const struct fm_model *m, struct fm_stats *out)
         .prefill_ns = m->prefill_ns,
         .n_decode_tokens = m->n_decode_tokens,
         .decode_ns = m->decode_ns,
+        .n_decode_passes = m->n_decode_passes,
         .routes = m->routes != NULL ? m->routes->label : NULL,
         .approximate = approximate_label(m),
     };
+    memcpy(stats.n_drafted, m->n_drafted, sizeof stats.n_drafted);
+    memcpy(stats.n_drafts_accepted, m->n_drafts_accepted, sizeof stats.n_drafts_accepted);
     add_cache_stats(e, &stats);
     if (e->stages[0].has_gpu)
         add_gpu_stats(&e->stages[0], &stats);

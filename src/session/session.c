@@ -18,6 +18,25 @@ static struct fm_failure failure_of(int code, const char *text)
     return why;
 }
 
+static size_t draft_experts_of(const struct fm_model *m)
+{
+    return (size_t)m->engine.model->n_expert_layers * m->engine.model->shape.n_experts_per_token;
+}
+
+/* Makes room for the results of drafts. Returns false if there is none. */
+static bool open_draft(struct fm_session *s, struct fm_error *err)
+{
+    const struct fm_model *m = s->owner;
+    const uint64_t n = engine_limits(&m->engine)->n_drafts;
+    if (n == 0)
+        return true;
+    s->draft.logits = mem_new(n * m->engine.model->shape.vocabulary, sizeof *s->draft.logits,
+                              "the logits of drafts", err);
+    s->draft.experts = mem_new(n * draft_experts_of(m), sizeof *s->draft.experts,
+                               "the experts of drafts", err);
+    return s->draft.logits != NULL && s->draft.experts != NULL;
+}
+
 int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error *err)
 {
     *out = NULL;
@@ -36,7 +55,7 @@ int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error
     s->ids = mem_new(engine_limits(&m->engine)->n_context, sizeof *s->ids, "the session's tokens",
                      err);
     s->hash = XXH3_createState();
-    int rc = s->logits == NULL || s->ids == NULL || s->hash == NULL
+    int rc = s->logits == NULL || s->ids == NULL || s->hash == NULL || !open_draft(s, err)
                  ? err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate a session")
                  : engine_new_sequence(&m->engine, &s->sequence, err);
     if (rc != 0) {
@@ -60,6 +79,8 @@ void fm_session_close(struct fm_session *s)
     sequence_free(s->sequence);
     (void)XXH3_freeState(s->hash); /* always succeeds */
     mem_free(s->logits);
+    mem_free(s->draft.logits);
+    mem_free(s->draft.experts);
     mem_free(s->ids);
     mem_free(s);
 }
@@ -80,6 +101,7 @@ static void give_back(struct fm_session *s)
 static void drop_logits(struct fm_session *s)
 {
     s->has_logits = false;
+    s->draft.n = 0;
     (void)XXH3_128bits_reset(s->hash); /* fails for NULL only */
 }
 
@@ -146,6 +168,24 @@ int session_copy(struct fm_session *to, const struct fm_session *from, uint32_t 
     return 0;
 }
 
+int fm_session_repeat(struct fm_session *s, unsigned n_positions, struct fm_error *err)
+{
+    const uint32_t had = s->sequence->position, block = s->sequence->parts[0].blocks.n_positions;
+    const uint32_t n = had / block * block, end = engine_limits(&s->owner->engine)->n_context;
+    if (n == 0 || n_positions < had || n_positions > end)
+        return err_set(err, FM_ERR_ARG, "a session of %u tokens cannot be repeated up to %u: it "
+                       "needs %u to begin with, and the context ends at %u", had, n_positions,
+                       block, end);
+    const int rc = session_reach(s, n_positions, err);
+    if (rc != 0)
+        return rc;
+    for (uint32_t i = n; i < n_positions; i++)
+        s->ids[i] = s->ids[i - n];
+    sequence_repeat(s->sequence, n_positions);
+    s->draft.n = 0;
+    return 0;
+}
+
 const float *fm_session_logits(const struct fm_session *s)
 {
     return s->has_logits ? s->logits : NULL;
@@ -180,6 +220,8 @@ struct evaluation {
     size_t n_items;
     uint64_t n_tokens, n_done; /* of all items; before the current batch */
     uint32_t n_rows;           /* in the current batch */
+    uint32_t n_draft_rows;     /* of these: drafts */
+    uint32_t n_passes;
     bool is_decode;            /* one token per item, after earlier tokens */
     long n_foreign;            /* allocations made by observers */
 };
@@ -285,7 +327,8 @@ static void before_layer(void *ctx, uint32_t layer)
         const struct fm_session *s = e->items[i].session;
         if (e->items[i].rc == 0 && s->observer.progress != NULL)
             s->observer.progress(s->observer.ctx,
-                                 e->n_done * n_layers + (uint64_t)e->n_rows * layer,
+                                 e->n_done * n_layers +
+                                     (uint64_t)(e->n_rows - e->n_draft_rows) * layer,
                                  e->n_tokens * n_layers);
     }
     e->n_foreign += mem_count() - n_before;
@@ -314,6 +357,18 @@ static void show_route(void *ctx, uint32_t segment, uint32_t row, uint32_t layer
     e->n_foreign += mem_count() - n_before;
 }
 
+/* Counts the logits behind a token of the session. */
+static void show_logits(struct evaluation *e, struct fm_session *s, uint32_t position,
+                        const float *logits)
+{
+    const uint32_t n = e->m->engine.model->shape.vocabulary;
+    (void)XXH3_128bits_update(s->hash, logits, n * sizeof *logits); /* fails for NULL only */
+    const long n_before = mem_count();
+    if (s->observer.logits != NULL)
+        s->observer.logits(s->observer.ctx, position, logits, n);
+    e->n_foreign += mem_count() - n_before;
+}
+
 static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *logits)
 {
     struct evaluation *e = ctx;
@@ -321,17 +376,28 @@ static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *
     const uint32_t n = e->m->engine.model->shape.vocabulary;
     if (e->items[e->m->segment_sessions[segment]].rc != 0)
         return; /* an earlier row failed */
-    assert(row < e->m->segments[segment].n_tokens);
-    (void)XXH3_128bits_update(s->hash, logits, n * sizeof *logits); /* fails for NULL only */
+    const struct batch_segment *done = &e->m->segments[segment];
+    assert(row < done->n_tokens);
     s->has_new_logits = true;
-    const long n_before = mem_count();
-    if (s->observer.logits != NULL)
-        s->observer.logits(s->observer.ctx, s->sequence->position + row, logits, n);
-    e->n_foreign += mem_count() - n_before;
-    if (row + 1 == e->m->segments[segment].n_tokens) {
+    if (done->n_drafts > 0) { /* nobody sees them before the whole segment is computed */
+        memcpy(row == 0 ? s->logits : s->draft.logits + (size_t)(row - 1) * n, logits,
+               n * sizeof *logits);
+        return;
+    }
+    show_logits(e, s, s->sequence->position + row, logits);
+    if (row + 1 == done->n_tokens) {
         memcpy(s->logits, logits, n * sizeof *logits);
         s->has_logits = true;
     }
+}
+
+static void take_draft_experts(void *ctx, uint32_t segment, uint32_t draft, uint32_t expert_layer,
+                               const uint32_t *ids)
+{
+    const struct evaluation *e = ctx;
+    const size_t k = e->m->engine.model->shape.n_experts_per_token;
+    uint32_t *to = session_of(e, segment)->draft.experts + draft * draft_experts_of(e->m);
+    memcpy(to + expert_layer * k, ids, k * sizeof *ids);
 }
 
 static void show_times(void *ctx, uint32_t layer, const struct batch_times *t)
@@ -359,12 +425,22 @@ static bool is_profiled(const struct evaluation *e)
     return false;
 }
 
+/* Puts the guesses behind the one token of a segment. */
+static void add_drafts(struct batch_segment *segment, const struct fm_session *s)
+{
+    assert(segment->n_tokens == 1 && segment->tokens[0] == s->draft.tokens[0]);
+    segment->tokens = s->draft.tokens;
+    segment->n_tokens += s->draft.n;
+    segment->n_drafts = s->draft.n;
+}
+
 /* Fills one batch with the next tokens of each item, up to the maximum number of rows. Returns the
  * number of segments. */
 static uint32_t fill_batch(struct evaluation *e)
 {
     struct fm_model *m = e->m;
     uint32_t n_segments = 0, rows_left = engine_limits(&m->engine)->max_rows;
+    e->n_draft_rows = 0;
     for (uint32_t i = 0; i < e->n_items && rows_left > 0; i++) {
         struct fm_session *s = e->items[i].session;
         size_t left = e->items[i].n_ids - s->n_done;
@@ -382,20 +458,54 @@ static uint32_t fill_batch(struct evaluation *e)
             .wants_hidden = s->observer.hidden != NULL,
             .wants_routes = s->observer.route != NULL,
         };
+        if (s->draft.n > 0)
+            add_drafts(&m->segments[n_segments], s);
+        e->n_draft_rows += s->draft.n;
         m->segment_sessions[n_segments++] = i;
         s->n_done += n;
-        rows_left -= n;
+        rows_left -= n + s->draft.n;
     }
     e->n_rows = engine_limits(&m->engine)->max_rows - rows_left;
     return n_segments;
 }
 
+/* Goes back to the one token that is known to belong to the session. Drafts that fail do not
+ * concern it: then it is computed once more, alone. */
+static void remember_drafted(struct evaluation *e, uint32_t segment)
+{
+    struct fm_session *s = session_of(e, segment);
+    struct fm_batch_item *item = &e->items[e->m->segment_sessions[segment]];
+    if (item->rc == FM_ERR_CANCELLED)
+        return;
+    if (item->rc != 0) {
+        sequence_rewind(s->sequence, s->begin_position);
+        s->draft.n = s->n_done = 0;
+        s->has_new_logits = false;
+        item->rc = 0;
+        s->failure = failure_of(0, "");
+        return;
+    }
+    const bool is_there = sequence_go(s->sequence, s->begin_position + 1);
+    assert(is_there);
+    (void)is_there;
+    s->ids[s->begin_position] = s->draft.tokens[0];
+    s->has_logits = true;
+    s->draft.n_taken = 0;
+    for (uint32_t i = 0; i < s->draft.n; i++)
+        e->m->n_drafted[i]++;
+    show_logits(e, s, s->begin_position, s->logits);
+}
+
 /* Stores the tokens that a segment has computed. Marks the end of a prompt, because the next
  * request often differs from there on. */
-static void remember(const struct evaluation *e, uint32_t segment)
+static void remember(struct evaluation *e, uint32_t segment)
 {
     struct fm_session *s = session_of(e, segment);
     const struct batch_segment *done = &e->m->segments[segment];
+    if (done->n_drafts > 0) {
+        remember_drafted(e, segment);
+        return;
+    }
     if (e->items[e->m->segment_sessions[segment]].rc != 0)
         return;
     assert(s->sequence->position >= s->begin_position + done->n_tokens);
@@ -411,6 +521,7 @@ static void run_batches(struct evaluation *e)
     const struct batch_hooks hooks = {.ctx = e, .before_layer = before_layer,
                                       .is_given_up = is_given_up, .fault = take_fault,
                                       .hidden = show_hidden, .route = show_route,
+                                      .draft_experts = take_draft_experts,
                                       .logits = take_logits,
                                       .times = is_profiled(e) ? show_times : NULL};
     uint32_t n_segments;
@@ -419,8 +530,8 @@ static void run_batches(struct evaluation *e)
         engine_run(&e->m->engine, &batch);
         for (uint32_t i = 0; i < n_segments; i++)
             remember(e, i);
-        e->n_done += e->n_rows;
-        assert(e->n_done <= e->n_tokens);
+        e->n_done += e->n_rows - e->n_draft_rows;
+        e->n_passes++;
     }
 }
 
@@ -434,6 +545,9 @@ static void count_tokens(const struct evaluation *e, uint64_t elapsed_ns)
         return;
     *(e->is_decode ? &m->n_decode_tokens : &m->n_prefill_tokens) += n;
     *(e->is_decode ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
+    m->n_decode_passes += e->is_decode ? e->n_passes : 0;
+    if (e->is_decode && e->n_passes == 1)
+        draft_gate_time(&m->gate, e->n_rows, elapsed_ns);
 }
 
 /* Rewinds sessions that were not finished to where they began, or to the nearest earlier
@@ -447,10 +561,85 @@ static void finish_items(const struct evaluation *e)
         if (e->items[i].rc == 0)
             continue;
         sequence_rewind(s->sequence, s->begin_position);
+        s->draft.n = 0;
         assert(s->sequence->position <= s->begin_position && !s->sequence->is_torn);
         give_back(s);
         if (s->sequence->position < s->begin_position || s->has_new_logits)
             drop_logits(s);
+    }
+}
+
+/* ---- drafts ---------------------------------------------------------------------------------- */
+
+/* The one token of an item is a draft that was computed before: moves on to it. */
+static void accept_draft(struct evaluation *e, struct fm_batch_item *item)
+{
+    struct fm_model *m = e->m;
+    struct fm_session *s = item->session;
+    const uint32_t at = s->draft.n_taken++;
+    const uint32_t *experts = s->draft.experts + at * draft_experts_of(m);
+    const size_t k = m->engine.model->shape.n_experts_per_token;
+    const size_t vocabulary = m->engine.model->shape.vocabulary;
+    s->ids[s->begin_position] = item->ids[0];
+    memcpy(s->logits, s->draft.logits + at * vocabulary, vocabulary * sizeof *s->logits);
+    for (uint32_t l = 0; l < m->engine.model->n_expert_layers; l++)
+        engine_accept_experts(&m->engine, l, experts + l * k);
+    s->n_done = 1;
+    m->n_drafts_accepted[at]++;
+    show_logits(e, s, s->begin_position, s->logits);
+}
+
+/* Looks whether the tokens of items are drafts that were computed before, and forgets drafts that
+ * were wrong. */
+static void take_drafts(struct evaluation *e)
+{
+    for (size_t i = 0; i < e->n_items; i++) {
+        struct fm_session *s = e->items[i].session;
+        const uint32_t at = s->draft.n_taken;
+        if (s->draft.n == 0 || is_item_given_up(&e->items[i]))
+            continue;
+        const bool is_right = at < s->draft.n && e->items[i].n_ids == 1 &&
+                              e->items[i].ids[0] == s->draft.tokens[1 + at];
+        if (at < s->draft.n)
+            draft_gate_result(&e->m->gate, at, is_right);
+        if (is_right && sequence_go(s->sequence, s->begin_position + 1))
+            accept_draft(e, &e->items[i]);
+        else
+            s->draft.n = 0;
+    }
+}
+
+/* Returns how many drafts a session may have in this batch. Whoever watches rows sees no drafts. */
+static uint32_t max_drafts(const struct evaluation *e, const struct fm_session *s, uint32_t n_rows)
+{
+    const struct budget *b = engine_limits(&e->m->engine);
+    const uint32_t behind = b->n_context - s->sequence->position - 1;
+    const uint32_t rows_left = b->max_rows - n_rows;
+    uint32_t max = b->n_drafts < behind ? b->n_drafts : behind;
+    if (s->observer.hidden != NULL || s->observer.route != NULL || e->m->engine.cache_bias > 0)
+        return 0;
+    return max < rows_left ? max : rows_left;
+}
+
+/* Guesses what follows the tokens of the items that have to be computed. */
+static void make_drafts(struct evaluation *e)
+{
+    uint32_t n_rows = 0;
+    for (size_t i = 0; i < e->n_items; i++)
+        n_rows += e->items[i].session->n_done == 0;
+    if (!e->is_decode || engine_limits(&e->m->engine)->n_drafts == 0 ||
+        n_rows > engine_limits(&e->m->engine)->max_rows)
+        return;
+    for (size_t i = 0; i < e->n_items; i++) {
+        struct fm_session *s = e->items[i].session;
+        struct draft *d = &s->draft;
+        if (s->n_done > 0 || e->items[i].rc != 0)
+            continue;
+        d->tokens[0] = e->items[i].ids[0];
+        d->n = draft_look_up(s->ids, s->sequence->position, d->tokens[0], d->tokens + 1,
+                             max_drafts(e, s, n_rows));
+        d->n = draft_gate_choose(&e->m->gate, n_rows, d->n);
+        n_rows += d->n;
     }
 }
 
@@ -460,7 +649,13 @@ static void reach_all(const struct evaluation *e)
     for (size_t i = 0; i < e->n_items; i++) {
         struct fm_batch_item *item = &e->items[i];
         struct fm_error err = {0};
+        struct draft *draft = &item->session->draft;
         const uint32_t end = item->session->sequence->position + (uint32_t)item->n_ids;
+        if (item->session->n_done > 0)
+            continue; /* computed before */
+        if (draft->n > 0 && session_reach(item->session, end + draft->n, NULL) == 0)
+            continue;
+        draft->n = 0;
         const int rc = session_reach(item->session, end, &err);
         const struct fm_failure why = failure_of(rc, err.text);
         if (rc != 0)
@@ -495,8 +690,11 @@ int fm_eval_batch(struct fm_model *m, struct fm_batch_item *items, size_t n_item
         e.is_decode &= items[i].n_ids == 1 && items[i].session->sequence->position > 0;
         items[i].session->failure = failure_of(0, "");
     }
-    reach_all(&e);
     const uint64_t begin_ns = plat_now_ns();
+    take_drafts(&e);
+    make_drafts(&e);
+    reach_all(&e);
+    e.n_foreign = 0;
     const long n_before = mem_count();
     fenv_t host;
     (void)feholdexcept(&host);  /* the host may have set another rounding mode; */

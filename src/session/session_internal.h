@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "flashmoe_lab.h"
 #include "lab/routes.h"
+#include "session/draft.h"
 #include "text/tokenizer.h"
 
 #ifdef __cplusplus
@@ -38,7 +39,9 @@ struct fm_model {
     struct batch_segment *segments; /* [n_sessions], for one batch */
     uint32_t *segment_sessions;     /* [n_sessions]: index of each segment's item */
     unsigned n_open_sessions;
-    uint64_t n_prefill_tokens, prefill_ns, n_decode_tokens, decode_ns;
+    uint64_t n_prefill_tokens, prefill_ns, n_decode_tokens, decode_ns, n_decode_passes;
+    struct draft_gate gate;
+    uint64_t n_drafted[FM_DRAFTS_MAX], n_drafts_accepted[FM_DRAFTS_MAX];
 };
 
 struct fm_session {
@@ -57,6 +60,7 @@ struct fm_session {
      * logits. */
     uint32_t begin_position, n_done;
     bool has_new_logits;
+    struct draft draft;
     struct fm_failure failure; /* of the last call */
 };
 

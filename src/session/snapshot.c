@@ -236,7 +236,8 @@ static void transfer_recurrent(struct snapshot_file *f, const struct sequence *s
 {
     for (uint32_t i = 0; i < seq->n_parts; i++) {
         const struct sequence_part *part = &seq->parts[i];
-        transfer_memory(f, part->memory, is_mark ? sequence_mark_state(part, mark) : part->block,
+        transfer_memory(f, part->memory, is_mark ? sequence_mark_state(part, mark)
+                                                : sequence_state(seq, part),
                         part->recurrent_bytes);
     }
 }

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Tests the chat formats of model families through all three APIs: a scripted model for each, with
-a small template of its own that shows the format and what it was given.
+"""Tests the chat formats of model families through all three APIs and `flashmoe run`: a scripted
+model for each, with a small template of its own that shows the format and what it was given.
 
 usage: dialects_test.py PROGRAM [PART...]
 """
 import json
+import pathlib
+import subprocess
 import sys
 import unittest
 
@@ -46,12 +48,15 @@ class Dialect(Forms):
     """What every dialect must do. A subclass has its scripts: A reasons and answers, T calls. What
     follows the token that ends a turn is not computed."""
     markers, scripts, special, expected = "", {}, (), "call_b"
+    endless = "<think>Round"
+    stops = ("<|observation|>", "[e~[", "<｜end▁of▁sentence｜>", "<|call|>")
 
     @classmethod
     def setUpClass(cls):
         if cls is Dialect:
             raise unittest.SkipTest("the base of others")
         template = TEMPLATE.replace("MARKERS", cls.markers).replace("EXPECTED", cls.expected)
+        cls.scripts = {**cls.scripts, "E": [cls.endless, " and round, ", None]}
         make = scripted_model.make
         scripted_model.make = lambda folder: make(folder, scripts=cls.scripts, template=template,
                                                   special=cls.special)
@@ -73,17 +78,103 @@ class Dialect(Forms):
             self.assertEqual((text, [(name, json.loads(a)) for name, a in calls], end),
                              ("I look.", CALL, ENDS[dialect][1]))
 
+    def ask_forced(self, dialect, choice, stream):
+        body = self.body(dialect, "A", choice=choice, n_tokens=300, stream=stream)
+        tool = {"name": "get_weather"}
+        if dialect == "chat":
+            body["tools"] = [{"type": "function", "function": {**tool, "parameters": ONLY}}]
+        elif dialect == "responses":
+            body["tools"] = [{"type": "function", **tool, "parameters": ONLY}]
+        else:
+            body["tools"] = [{**tool, "input_schema": ONLY}]
+        path = {"chat": "/v1/chat/completions", "responses": "/v1/responses",
+                "messages": "/v1/messages"}[dialect]
+        if stream:
+            events = [(n, e) for n, e in self.server.stream(path, body) if n != ":"]
+            return getattr(self, "stream_" + dialect)(events)
+        status, answer = self.server.post(path, body)
+        self.assertEqual(status, 200, answer)
+        return getattr(self, "whole_" + dialect)(answer)
+
     def test_forced(self):
         """The grammar writes the call; the model has never seen the format."""
+        for dialect in self.dialects:
+            for choice in ("required", "get_weather"):
+                for stream in (False, True):
+                    text, calls, end, _ = self.ask_forced(dialect, choice, stream)
+                    self.assertEqual((text, [(name, json.loads(a)) for name, a in calls], end),
+                                     ("", [("get_weather", {"city": "Oslo"})], ENDS[dialect][1]))
         tool = {"type": "function", "function": {"name": "get_weather", "parameters": ONLY}}
-        for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
-            answer = self.server.ask("A", tools=[tool], tool_choice=choice, max_tokens=300)
-            self.assertEqual(answer["choices"][0]["finish_reason"], "tool_calls", answer)
-            message = answer["choices"][0]["message"]
-            self.assertEqual(message["content"], None)
+        message = self.server.ask("A", tools=[tool], tool_choice="required",
+                                  max_tokens=300)["choices"][0]["message"]
+        self.assertEqual(message["content"], None)
+        self.assertTrue(message["tool_calls"][0]["id"].startswith("call_"))
+
+    def test_cut(self):
+        """A call that is cut off is sent once: as a call if it has begun, otherwise as text."""
+        whole, cut = "".join(self.scripts["T"]), {"chat": "length", "responses": "incomplete",
+                                                  "messages": "max_tokens"}
+        for dialect, stream, ask in self.each():
+            for n in range(1, len(self.scripts["T"])):
+                text, calls, end, _ = ask("T", n_tokens=n)
+                self.assertLessEqual(len(calls), 1, (n, text, calls))
+                self.assertIn(text, whole)
+                self.assertIn(end, (cut[dialect], ENDS[dialect][1]))
+                if calls:
+                    self.assertEqual((text, calls[0][0]), ("I look.", "get_weather"))
+                if calls and (stream or dialect != "messages"): # a whole one needs an object
+                    self.assertTrue('{"city": "Paris", "days": 3}'.startswith(calls[0][1]), calls)
+
+    def test_endless(self):
+        """Reasoning that never ends is reasoning, and the answer is empty."""
+        for dialect, _, ask in self.each():
+            self.assertEqual(ask("E", n_tokens=9)[:2], ("", []))
+        message = self.server.ask("E", max_tokens=9)["choices"][0]["message"]
+        self.assertTrue(message["reasoning_content"].startswith("Round and round,  and round, "))
+        self.assertFalse(message["content"])
+
+    def test_odd_names(self):
+        """A tool whose name holds markup is called by that name, or refused."""
+        n_called = 0
+        for name in ("a<b", "<|call|>", "a b", 'a"b', "a>b", "a:0", "functions.f", "a\u00e9",
+                     "a=b", "user", "</invoke>", "<\uff5ctool\u2581sep\uff5c>", "```json",
+                     "x\\y"):
+            tool = {"type": "function", "function": {"name": name, "parameters": ONLY}}
+            status, answer = self.server.post("/v1/chat/completions", {
+                "messages": [{"role": "user", "content": "A"}], "tools": [tool],
+                "tool_choice": "required", "max_tokens": 300, "temperature": 0})
+            if status != 200:
+                self.assertEqual(status, 400, answer)
+                self.assertIn(name, answer["error"]["message"])
+                continue
+            n_called += 1
             self.assertEqual([(c["function"]["name"], json.loads(c["function"]["arguments"]))
-                              for c in message["tool_calls"]], [("get_weather", {"city": "Oslo"})])
-            self.assertTrue(message["tool_calls"][0]["id"].startswith("call_"))
+                              for c in answer["choices"][0]["message"].get("tool_calls", [])],
+                             [(name, {"city": "Oslo"})], answer)
+        self.assertGreater(n_called, 4)
+
+    def run_program(self, *args):
+        return subprocess.run([sys.argv[1], "run", self.folder.name, "--greedy", "--no-heat",
+                               *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              encoding="utf-8", check=True)
+
+    @classmethod
+    def shown_call(cls):
+        """Returns what `run` prints of T: a call is text, as the model wrote it."""
+        script = cls.scripts["T"]
+        ends = [i for i, text in enumerate(script) if text in cls.stops]
+        return "".join(script[:ends[0]] if ends else script)
+
+    def test_run(self):
+        """The program shows the answer alone, and reasoning beside it."""
+        answer = json.loads(self.run_program("-p", "A", "--json").stdout)
+        self.assertEqual((answer["text"], answer["reasoning"]), ("Forty-two.", "Hm"))
+        shown = self.run_program("-p", "A")
+        self.assertEqual(shown.stdout, "Forty-two.\n")
+        self.assertTrue(shown.stderr.startswith("Hm\n") or "\nHm\n" in shown.stderr, shown.stderr)
+        shown = self.run_program("-p", "A", "-q")
+        self.assertEqual((shown.stdout, shown.stderr), ("Forty-two.\n", ""))
+        self.assertEqual(self.run_program("-p", "T", "-q").stdout, self.shown_call() + "\n")
 
     def view(self, dialect, **fields):
         body = {"model": "m", "temperature": 0, "max_tokens": 20, **fields}
@@ -110,8 +201,9 @@ class Dialect(Forms):
                                 ("responses", {"reasoning": {"effort": "none"}})):
             self.assertEqual(self.view(dialect, **fields), "effort none")
         for name in ("enable_thinking", "thinking"): # either name sets both
-            self.assertEqual(self.view("chat", chat_template_kwargs={name: True}), "on")
-            self.assertEqual(self.view("chat", chat_template_kwargs={name: False}), "off")
+            for dialect in self.dialects:
+                self.assertEqual(self.view(dialect, chat_template_kwargs={name: True}), "on")
+                self.assertEqual(self.view(dialect, chat_template_kwargs={name: False}), "off")
         self.assertEqual(self.view("chat", reasoning_effort="high", chat_template_kwargs={
             "enable_thinking": False}), "something else")
 
@@ -224,6 +316,26 @@ class Deepseek(Dialect):
                "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"]
 
 
+class DeepseekV3(Dialect):
+    markers = Deepseek.markers + "```json"
+    scripts = {**Deepseek.scripts,
+               "T": ["I look.", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "function",
+                     "<｜tool▁sep｜>", "get_weather\n```js", 'on\n{"city": "Par',
+                     'is", "days": 3}\n`', "``", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
+                     "<｜end▁of▁sentence｜>", " and more"]}
+    special = Deepseek.special
+
+    def test_history(self):
+        """Its template writes only calls of messages whose content is null."""
+        self.assertIn('[assistant|None|r:Why|call_a:get_weather{"city": "Rome"}|call_b:get_time{}]'
+                      "[tool|warm|for call_a][tool|late|for call_b]",
+                      self.rendered(self.history()))
+        messages = self.history()
+        messages[1]["content"] = "I look."
+        self.assertIn('[assistant|I look.|r:Why][assistant|None|r:Why|call_a:get_weather',
+                      self.rendered(messages))
+
+
 class Spelled(Forms):
     """A template that adds the arguments of a call to a text gets them as text."""
 
@@ -284,7 +396,7 @@ class Kimi(Dialect):
 
 class Harmony(Dialect):
     markers = "<|channel|><|message|>"
-    final = "<|channel|>final<|message|>"
+    endless = "<|channel|>analysis<|message|>Round"
     scripts = {**views(lambda text: "<|channel|>final<|message|>" + text),
                "A": ["<|channel|>analysis<|message|>", "Hm", "<|end|>",
                      "<|start|>assistant<|channel|>final<|message|>", "Forty", "-two."],
@@ -293,7 +405,10 @@ class Harmony(Dialect):
                      '{"city": "Par', 'is", "days": 3}', "<|call|>",
                      "<|start|>assistant<|channel|>final<|message|> and more"],
                "O": ["<|channel|>analysis<|message|>So {}", "<|end|><|start|>assistant",
-                     "<|channel|>final<|message|>", "Seven ", '{"a": ', "7}"]}
+                     "<|channel|>final<|message|>", "Seven ", '{"a": ', "7}"],
+               "Q": ["<|channel|>commentary<|message|>I say ",
+                     "<|end|><|start|>assistant<|channel|>final <|constrain|>json<|message|>",
+                     '{"a":', " 7}"]}
     for_schema = {"type": "object", "properties": {"a": {"const": 7}}, "required": ["a"],
                   "additionalProperties": False}
     special = ["<|call|>", "<|return|>"]
@@ -340,15 +455,42 @@ class Harmony(Dialect):
             choice = self.server.ask("A", stop=stop)["choices"][0]
             self.assertEqual(choice["message"]["content"], text)
 
+    def reasoning(self, dialect, text, schema):
+        """Returns the reasoning and the text of a whole answer."""
+        body = self.body(dialect, text, schema=schema, n_tokens=60)
+        if dialect == "chat":
+            message = self.server.post("/v1/chat/completions", body)[1]["choices"][0]["message"]
+            return message["reasoning_content"], message["content"]
+        if dialect == "messages":
+            answer = self.server.post("/v1/messages", body)[1]
+            return ("".join(b["thinking"] for b in answer["content"] if b["type"] == "thinking"),
+                    self.whole_messages(answer)[0])
+        answer = self.server.post("/v1/responses", body)[1]
+        return ("".join(p["text"] for i in answer["output"] if i["type"] == "reasoning"
+                        for p in i["content"]), self.whole_responses(answer)[0])
+
     def test_schema(self):
         """A schema constrains the final message, not the frames around it."""
-        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": self.for_schema}}
         message = self.server.ask("O", max_tokens=60)["choices"][0]["message"]
         self.assertEqual(message["content"], 'Seven {"a": 7}')
-        message = self.server.ask("O", response_format=form, max_tokens=60)["choices"][0]["message"]
-        self.assertEqual(message["reasoning_content"], "So {}")
-        self.assertRegex(message["content"], r"^\s*({|$)")
-        self.assertNotIn("Seven", message["content"])
+        message = self.server.ask("Q", max_tokens=60)["choices"][0]["message"]
+        self.assertEqual(message["content"], 'I say {"a": 7}')
+        for dialect, _, ask in self.each():
+            for text in "OQ":
+                self.assertEqual(json.loads(ask(text, schema=self.for_schema, n_tokens=600)[0]),
+                                 {"a": 7})
+            self.assertEqual(self.reasoning(dialect, "O", self.for_schema)[0], "So {}")
+            # Text before the final message is not part of the value.
+            self.assertEqual(self.reasoning(dialect, "Q", self.for_schema)[0], "I say ")
+        path = pathlib.Path(self.folder.name) / "schema"
+        path.write_text(json.dumps(self.for_schema))
+        answer = json.loads(self.run_program("-p", "O", "--json", "-n", "600", "--json-schema",
+                                             path).stdout)
+        self.assertEqual((json.loads(answer["text"]), answer["reasoning"]), ({"a": 7}, "So {}"))
+
+    @classmethod
+    def shown_call(cls):
+        return 'I look.{"city": "Paris", "days": 3}'
 
 
 class HarmonySpecial(Forms):

@@ -57,6 +57,17 @@ TEMPLATES = {
          '</parameter>\n<parameter name="days">3</parameter>\n</invoke>',
          "]~b]tool\n<response>warm</response>\n<response>late</response>[e~["],
         "]~b]ai\n<think>\n", "]~b]ai\n<think>\n"),
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": (
+        ["<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+         '{"city": "Rome", "days": 3}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function'
+         "<｜tool▁sep｜>get_time\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+         "<｜end▁of▁sentence｜>"
+         "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>warm<｜tool▁output▁end｜>"],
+        "<｜Assistant｜><think>", "<｜Assistant｜><think>\n</think>"),
+    "Kimi-K2-Instruct": (
+        ['<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": "Rome", '
+         '"days": 3}<|tool_call_end|>', "## Return of functions.get_time:1"],
+        "<|im_middle|>", "<|im_middle|>"),
     "deepseek-ai-DeepSeek-V3.1": (
         ['<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Rome", "days": 3}<｜tool▁call▁end｜>',
          "<｜tool▁output▁begin｜>warm<｜tool▁output▁end｜>"],

@@ -24,7 +24,7 @@ SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 
 # Options of every command that computes.
 ENGINE = "memory gpu gpu-memory elastic threads pin cpu prefill-chunk kv io reader read-depth " \
-         "policy lookahead heat no-heat check experts-per-token cache-bias "
+         "policy lookahead draft heat no-heat check experts-per-token cache-bias "
 SAMPLING = "n-tokens stop greedy temp top-k top-p min-p typical-p repeat-penalty seed context " \
            "presence-penalty frequency-penalty repeat-window logit-bias "
 
@@ -32,8 +32,7 @@ PREFIX = "system system-file snapshots snapshot-limit "
 
 COMMANDS = {
     "run": "prompt file raw json-object json-schema routes trace stats logprobs profile json quiet "
-           "verbose help "
-           + PREFIX + SAMPLING + ENGINE,
+           "verbose help " + PREFIX + SAMPLING + ENGINE,
     "chat": PREFIX + SAMPLING + ENGINE + "no-history quiet verbose help",
     "launch": "url api-key model print help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
@@ -43,8 +42,9 @@ COMMANDS = {
     "template": "tools no-generation-prompt set tokens json help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
     "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
-    "plan": "context routes " + ENGINE + " json quiet help",
-    "bench decode": "tokens repeat prompt routes profile " + ENGINE + " json quiet verbose help",
+    "plan": "context routes disk-speed memory-speed " + ENGINE + " json quiet help",
+    "bench decode": "tokens repeat prompt context routes profile " + ENGINE +
+                    " json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
@@ -53,8 +53,8 @@ COMMANDS = {
     "doctor": "quick threads pin cpu json quiet help",
     "synth": "layers hidden heads kv-heads head-dim experts used expert-width shared-width "
              "key-heads value-heads key-dim value-dim conv interval vocab context form "
-             "experts-format dense-format embed-format head-format split-size seed threads dry-run "
-             "json quiet help",
+             "experts-format dense-format embed-format head-format split-size seed threads "
+             "headers-only dry-run json quiet help",
     "completions": "help",
     "help": "man help",
 }
@@ -319,7 +319,7 @@ class Completions(Case):
 
 
 class Run(Case):
-    TYPES = {"text": str, "tokens": list, "n_tokens": int, "n_prompt_tokens": int,
+    TYPES = {"text": str, "reasoning": str, "tokens": list, "n_tokens": int, "n_prompt_tokens": int,
              "n_prompt_reused": int,
              "tok_per_s": float, "prefill_tok_per_s": float, "hit_rate": float,
              "n_expert_hits": int, "n_expert_misses": int, "n_expert_late": int, "n_warmed": int,

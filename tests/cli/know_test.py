@@ -36,22 +36,27 @@ class Limit(Case):
         io = limit["miss_bytes"] / limit["disk_bytes_per_s"] if limit["miss_bytes"] > 0 else 0
         self.assertAlmostEqual(limit["t_ram_s"] / ram, 1, places=6)
         self.assertAlmostEqual(limit["t_io_s"], io, places=9)
-        self.assertEqual(limit["bound_by"], "disk" if io > ram else "memory")
-        self.assertAlmostEqual(limit["overlapped_tok_per_s"] * max(io, ram), 1, places=6)
-        self.assertAlmostEqual(limit["serial_tok_per_s"] * (io + ram), 1, places=6)
+        fma = limit["mul_adds"] / limit["mul_adds_per_s"]
+        self.assertAlmostEqual(limit["t_fma_s"] / fma, 1, places=6)
+        longest = max(io, ram, fma)
+        self.assertEqual(limit["bound_by"], {io: "disk", fma: "arithmetic", ram: "memory"}[longest])
+        self.assertAlmostEqual(limit["overlapped_tok_per_s"] * longest, 1, places=6)
+        self.assertAlmostEqual(limit["serial_tok_per_s"] * (io + max(ram, fma)), 1, places=6)
         percent = 100 * limit["tok_per_s"] / limit["overlapped_tok_per_s"]
         self.assertIs(limit["was_busy"], percent > 105)
         if limit["was_busy"]:
             self.assertIs(limit["percent"], None)
         else:
             self.assertAlmostEqual(limit["percent"] / percent, 1, places=6)
+            self.assertAlmostEqual(limit["memory_percent"] / (100 * ram * limit["tok_per_s"]), 1,
+                                   places=6)
 
     def check_bench(self, found, info):
         """The printed speed is the one that the share of the limit refers to."""
         self.assertEqual(found["limit"]["tok_per_s"], found["tok_per_s"])
         speeds = sorted(one["tok_per_s"] for one in found["stretches"])
         self.assertEqual(found["tok_per_s"], speeds[1])
-        self.check(found["limit"], info, found["n_prompt_tokens"] + 4)
+        self.check(found["limit"], info, found["n_context_tokens"] + 4)
 
     def test_resident(self):
         found = json.loads(self.assert_works(
@@ -61,6 +66,17 @@ class Limit(Case):
         self.assertAlmostEqual(found["limit"]["memory_bytes_per_s"] * 1e-9,
                                found["memory_read_gb_per_s"], places=6)
         self.check_bench(found, info_of(cli_test.MODEL))
+
+    def test_context(self):
+        """A long context is not computed, and counts in bytes and in multiply-adds."""
+        args = ("bench", "decode", cli_test.MODEL, *THREE, "--json")
+        short = json.loads(self.assert_works(flashmoe(*args)).stdout)
+        found = json.loads(self.assert_works(flashmoe(*args, "--context", "600")).stdout)
+        self.assertEqual((short["n_context_tokens"], short["n_prompt_tokens"]), (16, 16))
+        self.assertEqual((found["n_context_tokens"], found["n_prompt_tokens"]), (600, 256))
+        self.check_bench(found, info_of(cli_test.MODEL))
+        self.assertAlmostEqual(found["limit"]["mul_adds"] / short["limit"]["mul_adds"], 604 / 20)
+        self.assertNotEqual(found["logits_hash"], short["logits_hash"])
 
     def test_read(self):
         args = ("bench", "decode", *SMALL, *THREE, "--lookahead", "off")
@@ -279,6 +295,24 @@ class Plan(Case):
         for word in ("memory read ", "disk read ", "routing      gen: ", "budget       64.0 MiB\n",
                      "every expert fits", "the smallest that works", "--memory <-"):
             self.assertIn(word, out)
+
+    def test_another_machine(self):
+        """Speeds that are given are used, nothing is measured, and no memory is too much."""
+        speeds = ("--disk-speed", "2", "--memory-speed", "50")
+        rows = [self.plan("nano", "--memory", "900T", *speeds, "--threads", "4")
+                for _ in range(2)]
+        self.assertEqual(rows[0]["disk_read_gb_per_s"], 2)
+        self.assertEqual(rows[0]["memory_read_gb_per_s"], 50)
+        least = [row["budgets"][0] for row in rows]
+        self.assertEqual(least[0]["limit"], least[1]["limit"])
+        self.assertAlmostEqual(least[0]["limit"]["t_io_s"], least[0]["limit"]["miss_bytes"] / 2e9)
+        self.assertEqual(rows[0]["budgets"][-1]["memory_budget_bytes"], 900 << 40)
+        out = self.assert_works(flashmoe("plan", *SMALL, *speeds)).stdout
+        self.assertIn("\nmemory read  50.0 GB/s, as given\ndisk read    2.0 GB/s, as given\n", out)
+        self.assertNotIn("measured", out)
+        self.assert_fails(flashmoe("plan", *SMALL, *speeds[:2]), 2, "--memory-speed")
+        self.assert_fails(flashmoe("plan", *SMALL, *speeds[2:]), 2, "--disk-speed")
+        self.assert_fails(flashmoe("plan", "nano", *speeds), 2, "need --memory")
 
     def test_faults(self):
         self.assert_fails(flashmoe("plan", "nano", "--policy", "best"), 1, "'best'")

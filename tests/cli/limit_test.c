@@ -15,6 +15,7 @@ static const struct fm_model_info info = {
     .size = sizeof info,
     .n_experts_per_token = 4, .n_moe_layers = 5, .expert_token_bytes = 100,
     .dense_token_bytes = 50, .kv_position_bytes = 2, .state_bytes = 5,
+    .mul_adds_per_position = 40,
 };
 
 static void same(double a, double b)
@@ -90,6 +91,43 @@ static void test_between(void **state)
     limit_between(&before, &after, &info, 8, &slow, &limit);
     assert_true(limit.tok_per_s == 0 && limit.load.miss_bytes == 0);
     same(limit.load.kv_bytes, 2 * 8 + 10);
+}
+
+/* Attention's arithmetic overlaps with memory, but may take longer. It is not the processor's if
+ * there is a GPU, and takes no time if its speed was not measured. */
+static void test_arithmetic(void **state)
+{
+    (void)state;
+    struct limit_load load = limit_load_of(&info, 10, 30);
+    struct limit limit;
+    char text[LIMIT_TEXT_BYTES];
+    limit_set_speeds(&load, &(struct limit_speeds){.disk = 60, .memory = 960, .mul_adds = 500});
+    limit_of(&load, 0.5, &limit);
+    same(limit.load.mul_adds, 400);
+    same(limit.fma_s, 0.8);
+    same(limit.ram_s, 0.25);
+    assert_int_equal(limit.bound, LIMIT_ARITHMETIC);
+    same(limit.max_per_s, 1 / 0.8);
+    same(limit.min_per_s, 1 / 1.3);
+    same(limit.percent, 40);
+    same(limit.memory_percent, 12.5);
+    assert_non_null(strstr(limit_text(&limit, text), "bound by arithmetic: 500 ms of disk (30 B), "
+                           "250 ms of memory (240 B) and 800 ms of arithmetic"));
+    json_t *json = limit_json(&limit);
+    assert_string_equal(json_string_value(json_object_get(json, "bound_by")), "arithmetic");
+    same(json_real_value(json_object_get(json, "t_fma_s")), 0.8);
+    same(json_real_value(json_object_get(json, "memory_percent")), 12.5);
+    json_decref(json);
+    load.mul_adds_per_s = 2000;
+    limit_of(&load, 0.5, &limit);
+    assert_int_equal(limit.bound, LIMIT_DISK);
+    same(limit.min_per_s, 1 / 0.75);
+    load.mul_adds_per_s = 0;
+    limit_of(&load, 0.5, &limit);
+    assert_true(limit.fma_s == 0 && limit.bound == LIMIT_DISK);
+    json = limit_json(&limit);
+    assert_true(json_is_null(json_object_get(json, "t_fma_s")));
+    json_decref(json);
 }
 
 /* The GPU computes what the processor does not; what is sent passes both memories and the link. */
@@ -192,6 +230,7 @@ int main(void)
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_unknown_speeds),
         cmocka_unit_test(test_between), cmocka_unit_test(test_gpu),
+        cmocka_unit_test(test_arithmetic),
         cmocka_unit_test(test_shown),
         cmocka_unit_test(test_exceeded),
     };

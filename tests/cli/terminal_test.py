@@ -15,6 +15,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "api"))
+import scripted_model # pylint: disable=wrong-import-position
+
 PROGRAM = MODEL = ""
 SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 EVIL = "\x1b]0;evil\x07\x1b[2J\u009b31m\r"
@@ -137,6 +140,27 @@ class Answers(Case):
         self.assertNotIn("\x1b]", text)
         self.assertNotRegex(text, r"\x1b\[[0-9;]*31")
         self.assertNotIn("\u009b", text)
+
+
+class Reasoning(Case):
+    """Reasoning is dim on a terminal, also when it never ends, and beside the answer otherwise."""
+
+    def setUp(self):
+        super().setUp()
+        scripts = {**scripted_model.SCRIPTS, "E": ["<think>Round", " and round, ", None]}
+        self.model = scripted_model.make(self.folder / "model", scripts=scripts)
+        self.args = ("run", self.model, "--greedy", "--no-heat", "-n", "9")
+
+    def test_whole(self):
+        shown = at_terminal(*self.args, "-p", "R", stderr=False)
+        self.assertEqual(shown, "\x1b[2mLet me think.\n\n\x1b[0mForty-two.\n")
+
+    def test_endless(self):
+        shown = at_terminal(*self.args, "-p", "E", stderr=False)
+        self.assertRegex(shown, r"^\x1b\[2mRound( and round, )+\n\n\x1b\[0m$")
+        done = flashmoe(*self.args, "-p", "E")
+        self.assertEqual(done.stdout, b"")
+        self.assertRegex(done.stderr, rb"Round( and round, )+\n")
 
 
 class Files(Case):

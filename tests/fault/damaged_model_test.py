@@ -330,11 +330,17 @@ class Config(Case):
     def test_unknown_kinds(self):
         for value in ("llama", "", "qwen3_nex", "qwen3_next ", "x" * 3000, "a\nb\x1b[2J", "\u00e9"):
             self.refuse_fields({"model_type": value}, "field 'model_type' is")
-        self.refuse_fields({"model_type": "glm4v_moe"},
-                           "glm4_moe, glm4_moe_lite, gpt_oss, minimax_m2, mixtral, ",
-                           '("glm4_moe" is the nearest name')
-        self.refuse_fields({"model_type": "llama", "num_experts": DROP},
-                           "no field says that it has experts")
+        self.refuse_fields({"model_type": "qwen3_nextest"},
+                           'the nearest family that it runs is "qwen3_next"\n')
+        self.refuse_fields({"model_type": "x", "index_topk": 4, "hidden_act": "gelu",
+                            "hidden_size": DROP},
+                           "; fields it does not know: index_topk; fields with other values: "
+                           "hidden_act; fields it needs: hidden_size\n")
+        self.refuse_fields({"model_type": "llama", "num_experts": DROP,
+                            "num_experts_per_tok": DROP,
+                            "shared_expert_intermediate_size": DROP},
+                           "no field says that it has experts",
+                           "glm4_moe, glm4_moe_lite, gpt_oss, minimax_m2, mixtral, ")
         for field, value in (("hidden_act", "gelu"), ("hidden_act", 1), ("attention_bias", True),
                              ("attention_bias", 0), ("use_sliding_window", True)):
             self.refuse_fields({field: value}, f"field '{field}' is")
@@ -425,7 +431,7 @@ class Config(Case):
 
     def test_quantised(self):
         """Refused by method, before any tensor is read."""
-        methods = ("gptq", "awq", "compressed-tensors", "bitsandbytes", "mxfp4", "torchao", "hqq",
+        methods = ("gptq", "awq", "bitsandbytes", "mxfp4", "torchao", "hqq",
                    "modelopt", "auto-round", "fbgemm_fp8", "quanto", "aqlm", "eetq", 4, None)
         for name in ("quantization_config", "compression_config"):
             for method in methods:

@@ -4,7 +4,8 @@
  *
  *   FAULT_KIND   what a faulty call does. eio: fails with EIO. zero: reports the end of the file.
  *                short: reads only a few bytes. eintr: fails with EINTR in two of three calls.
- *                storm: short and eintr together. slow: takes ten milliseconds longer
+ *                storm: short and eintr together. slow: takes ten milliseconds longer.
+ *                damage: gives a wrong bit in the middle
  *   FAULT_RANGE  a file that is read again at every call. While it has a line NAME BEGIN END,
  *                reads that touch bytes BEGIN to END of a file of that name fail with EIO. While
  *                it has a line HOLD PREFIX, reads of files whose name starts with PREFIX wait
@@ -61,9 +62,11 @@ static bool is_in_range(const char *path, size_t bytes, long long offset)
     return found != 0;
 }
 
-/* Returns true when the call ends here with *result. Otherwise may have reduced *bytes. */
-static bool inject(int fd, size_t *bytes, long long offset, ssize_t *result)
+/* Returns true when the call ends here with *result. Otherwise may have reduced *bytes, or says
+ * that what is read is to be damaged. */
+static bool inject(int fd, size_t *bytes, long long offset, ssize_t *result, bool *damages)
 {
+    *damages = false;
     char path[PRELOAD_PATH_BYTES];
     preload_path_of_fd(fd, path);
     if (strncmp(path, "/proc/", 6) == 0 || strncmp(path, "/sys/", 5) == 0)
@@ -87,6 +90,7 @@ static bool inject(int fd, size_t *bytes, long long offset, ssize_t *result)
         errno = EINTR;
         return true;
     }
+    *damages = strcmp(kind, "damage") == 0;
     if (strcmp(kind, "slow") == 0)
         nap();
     if (strcmp(kind, "zero") == 0) {
@@ -98,22 +102,31 @@ static bool inject(int fd, size_t *bytes, long long offset, ssize_t *result)
     return false;
 }
 
+static ssize_t damaged(void *dst, ssize_t got, bool damages)
+{
+    if (damages && got > 0)
+        ((unsigned char *)dst)[got / 2] ^= 4;
+    return got;
+}
+
 ssize_t pread(int fd, void *dst, size_t bytes, off_t offset)
 {
     ssize_t (*next)(int, void *, size_t, off_t);
     ssize_t result;
-    if (inject(fd, &bytes, offset, &result))
+    bool damages;
+    if (inject(fd, &bytes, offset, &result, &damages))
         return result;
     *(void **)&next = dlsym(RTLD_NEXT, "pread");
-    return next(fd, dst, bytes, offset);
+    return damaged(dst, next(fd, dst, bytes, offset), damages);
 }
 
 ssize_t pread64(int fd, void *dst, size_t bytes, off64_t offset)
 {
     ssize_t (*next)(int, void *, size_t, off64_t);
     ssize_t result;
-    if (inject(fd, &bytes, offset, &result))
+    bool damages;
+    if (inject(fd, &bytes, offset, &result, &damages))
         return result;
     *(void **)&next = dlsym(RTLD_NEXT, "pread64");
-    return next(fd, dst, bytes, offset);
+    return damaged(dst, next(fd, dst, bytes, offset), damages);
 }

@@ -142,8 +142,8 @@ static void set_up(struct model *model, struct engine *e)
     if (rc == 0)
         rc = forward_open(model, e->be, e->cache, &options, &e->forward, NULL);
     if (rc == 0)
-        rc = sequence_new(&(struct sequence_place){model, &memory_host}, 1, &kv_f32, CONTEXT, 0,
-                          &e->sequence, NULL);
+        rc = sequence_new(&(struct sequence_place){model, &memory_host}, 1, &kv_f32,
+                          &(struct sequence_room){.n_context = CONTEXT}, &e->sequence, NULL);
     if (rc == 0)
         rc = pass_open(&e->pass, &(struct pass_options){.max_rows = 2, .max_segments = 1}, NULL);
     require(rc == 0, "a model that opened can be set up");

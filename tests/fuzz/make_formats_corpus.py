@@ -10,8 +10,10 @@ such as a fixed finding, are kept.
 import pathlib
 import sys
 
-HARMONY, GLM, MINIMAX, DSML_FUNCTIONS, DSML_TOOLS, KIMI, DEEPSEEK = range(7)
-THINKING, HELD, SPECIAL, SHORT, NO_CALLS, MUST_CALL = 8, 16, 32, 64, 128, 192
+(HARMONY, GLM, MINIMAX, DSML_FUNCTIONS, DSML_TOOLS, KIMI, DEEPSEEK, BOTH,
+ DEEPSEEK_V3) = range(9)
+# A format takes three bits of the first byte and bit 6 of the fourth.
+THINKING, HELD, SPECIAL, SHORT, NO_CALLS, MUST_CALL = 256, 16, 32, 64, 128, 192
 OBJECT = '{"s": "x", "o": [1, {"b": "}\\"\\ud83d\\ude00"}], "c": null}'
 
 
@@ -51,6 +53,10 @@ def deepseek(*calls):
     return text
 
 
+def deepseek_v3(*calls, fence="```json\n"):
+    return deepseek(*(("function", f"{name}\n{fence}{text}\n```") for name, text in calls))
+
+
 def seeds():
     analysis = "<|channel|>analysis<|message|>hm\n<|end|><|start|>assistant"
     call = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
@@ -85,7 +91,12 @@ def seeds():
         "kimi-same": (KIMI, kimi(("functions.f:0", ""), ("functions.f:0", " {}"), ("f", "oh"))),
         "deepseek": (DEEPSEEK, "</think>" + deepseek(("f", OBJECT), ("g", "{}")) + "\n"),
         "deepseek-cut": (DEEPSEEK, deepseek(("f", OBJECT))[:90]),
-        "both": (7, calls + minimax(s="x")),
+        "deepseek-v3": (DEEPSEEK_V3, "a</think>\n\n" + deepseek_v3(("f", OBJECT), ("g", "{}"))),
+        "deepseek-v3-bare": (DEEPSEEK_V3, deepseek_v3(("f", OBJECT), fence="")),
+        "deepseek-v3-cut": (DEEPSEEK_V3 | HELD, deepseek_v3(("f", OBJECT))[:95]),
+        "deepseek-v3-must": (DEEPSEEK_V3 | MUST_CALL, deepseek_v3(("f", ""), ("g", "oh"))),
+        "deepseek-v3-named": (DEEPSEEK_V3, deepseek(("f", OBJECT))),
+        "both": (BOTH, calls + minimax(s="x")),
     }
 
 
@@ -94,7 +105,9 @@ def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else here / "corpus" / "formats"
     folder.mkdir(parents=True, exist_ok=True)
     for number, (name, (options, answer)) in enumerate(seeds().items()):
-        head = bytes([options, number, 7 * number % 256, number | number % 2 << 7])
+        first = options & 0xf0 | (options & THINKING and 8) | options & 7
+        head = bytes([first, number, 7 * number % 256,
+                      number | number % 2 << 7 | (options & DEEPSEEK_V3) << 3])
         (folder / name).write_bytes(head + answer.encode())
 
 

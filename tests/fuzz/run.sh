@@ -1,7 +1,8 @@
 #!/bin/sh
 # run.sh SECONDS [NAME...]: builds the fuzz preset and runs every target, or the named ones, for
-# that long from a scratch copy of its corpus. Findings are kept in build-fuzz/findings/NAME. Prints
-# one line per target and exits with 1 if there is a finding.
+# that long from a scratch copy of its corpus. formats:NAME runs the target formats with one dialect
+# alone. Findings are kept in build-fuzz/findings/NAME. Prints one line per target and exits with 1
+# if there is a finding.
 set -eu
 
 usage() {
@@ -31,19 +32,24 @@ fi
 failed=0
 summary=
 for name in "$@"; do
+    target=${name%%:*}
+    unset FLASHMOE_FUZZ_FORMAT
+    case $name in
+        formats:*) export FLASHMOE_FUZZ_FORMAT="${name#*:}" ;;
+    esac
     scratch=$build/corpus/$name
     findings=$build/findings/$name
     log=$build/fuzz_$name.log
     rm -rf "$scratch"
     mkdir -p "$scratch" "$findings"
-    cp "tests/fuzz/corpus/$name"/* "$scratch"/
+    cp "tests/fuzz/corpus/$target"/* "$scratch"/
     before=$(find "$findings" -type f | wc -l)
     dict=
-    [ ! -f "tests/fuzz/$name.dict" ] || dict=-dict=tests/fuzz/$name.dict
+    [ ! -f "tests/fuzz/$target.dict" ] || dict=-dict=tests/fuzz/$target.dict
     echo "fuzzing $name for $seconds s"
     status=0
     # shellcheck disable=SC2086 # an empty $dict must vanish
-    "$build/tests/fuzz/fuzz_$name" -max_total_time="$seconds" -print_final_stats=1 -timeout=20 \
+    "$build/tests/fuzz/fuzz_$target" -max_total_time="$seconds" -print_final_stats=1 -timeout=20 \
         -rss_limit_mb=2048 -artifact_prefix="$findings/" $dict "$scratch" >"$log" 2>&1 || status=$?
     found=$(($(find "$findings" -type f | wc -l) - before))
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1)

@@ -189,8 +189,9 @@ static bool is_format_chosen(const struct bench_options *o, const struct quant *
 {
     static const char *const usual[] = {
         "affine2-g64", "affine3-g64", "affine4-g32", "affine4-g64", "affine5-g64", "affine6-g64",
-        "affine8-g64", "bf16", "f16", "f32", "fp8-b128-f32", "iq2_xxs", "iq3_s", "iq4_nl",
-        "iq4_xs", "mxfp4", "mxfp4-g32", "q2_k", "q3_k", "q4_0", "q4_k", "q5_k", "q6_k", "q8_0"};
+        "affine8-g64", "bf16", "f16", "f32", "fp8-b128-f32", "int4-g32", "iq2_xxs", "iq3_s",
+        "iq4_nl", "iq4_xs", "mxfp4", "mxfp4-g32", "q2_k", "q3_k", "q4_0", "q4_k", "q5_k",
+        "q6_k", "q8_0"};
     if (o->format != NULL)
         return strcmp(o->format, "all") == 0 || strcmp(o->format, format->name) == 0;
     for (unsigned i = 0; i < sizeof usual / sizeof usual[0]; i++)

@@ -136,6 +136,7 @@ void check_weighted_sum(struct check *c);
 void check_add_scaled_sigmoid(struct check *c);
 void check_add(struct check *c);
 void check_int8_peak(struct check *c);
+void check_fma_peak(struct check *c);
 void check_store_kv(struct check *c); /* check_mix.c */
 void check_attend(struct check *c);
 void check_attend_merge(struct check *c);

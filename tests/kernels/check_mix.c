@@ -65,7 +65,7 @@ void check_attend(struct check *c)
     const size_t dim = choose_dim(c, rng_chance(&c->rng, 4) ? 260 : 80);
     const size_t value_dim =
         c->kv->plain != NULL && rng_chance(&c->rng, 3) ? rng_between(&c->rng, 1, dim) : dim;
-    const size_t n_heads = rng_between(&c->rng, 1, 9);
+    const size_t n_heads = rng_between(&c->rng, 1, rng_chance(&c->rng, 3) ? 34 : 9);
     const size_t stride = dim + (rng_chance(&c->rng, 2) ? 0 : rng_below(&c->rng, 20));
     const enum values values = rng_values(&c->rng);
     struct kernel_attention a = {

@@ -211,3 +211,12 @@ void check_int8_peak(struct check *c)
         if ((k->int8_peak(n_rounds) > 0) != (n_rounds > 0))
             side_fail(c, c->side, "counts what it did not do, or does not count");
 }
+
+void check_fma_peak(struct check *c)
+{
+    const uint64_t n_rounds = rng_below(&c->rng, 20);
+    describe(c, "%u rounds", (unsigned)n_rounds);
+    EACH_SIDE(c, k)
+        if ((k->fma_peak(n_rounds) > 0) != (n_rounds > 0))
+            side_fail(c, c->side, "counts what it did not do, or does not count");
+}

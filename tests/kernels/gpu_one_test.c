@@ -53,9 +53,27 @@ struct product {
     uint8_t *parts; /* [MAX_EXPERTS, PART_BYTES] */
 };
 
+/* Any codes, and scales of moderate size, of a format that can only be read. */
+static void fill_codes(const struct weight *w, void *const parts[])
+{
+    const struct quant *quant = w->quant;
+    uint8_t *codes = parts[0], *scales = parts[1];
+    for (uint64_t i = 0; i < quant_part_bytes(quant, 0, w->n_rows, w->n_cols); i++)
+        codes[i] = (uint8_t)any(256);
+    for (uint64_t i = 0; i < quant_part_bytes(quant, 1, w->n_rows, w->n_cols); i += 2) {
+        const float x = any_float();
+        void *to = scales + i;
+        quant->scale->encode_row(quant->scale, &x, &to, 1);
+    }
+}
+
 static void fill_weight(const struct weight *w, void *const parts[])
 {
     const struct quant *quant = w->quant;
+    if (quant->encode_row == NULL) {
+        fill_codes(w, parts);
+        return;
+    }
     float row[MAX_COLS];
     for (uint32_t r = 0; r < w->n_rows; r++) {
         void *to[QUANT_MAX_PARTS] = {0};
@@ -199,12 +217,12 @@ static void free_product(struct product *p)
 static void test_codes(void **state)
 {
     static const char *const formats[] = {"affine4-g32", "affine4-g64", "affine4-g128",
-                                          "mxfp4-g32"};
-    static const uint32_t groups[] = {64, 64, 128, 64};
+                                          "mxfp4-g32", "int4-g32", "int4-g32-f16"};
+    static const uint32_t groups[] = {64, 64, 128, 64, 64, 64};
     struct product *p = new_product();
     (void)state;
-    for (int round = 0; round < 48; round++) {
-        const unsigned f = (unsigned)round % 4;
+    for (int round = 0; round < 72; round++) {
+        const unsigned f = (unsigned)round % 6;
         const uint32_t max = any(4) == 0 ? MAX_COLS : 1100;
         make_weights(p, formats[f], 16 * (1 + any(MAX_ROWS / 16)),
                      groups[f] * (1 + any(max / groups[f])));

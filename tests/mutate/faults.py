@@ -1,8 +1,10 @@
 """The faults that mutate.py plants. Each must be noticed by every test it names."""
+import faults_draft
 import faults_engine
 import faults_families
 import faults_gpt_oss
+import faults_native
 import faults_server
 
-FAULTS = (faults_engine.FAULTS + faults_families.FAULTS + faults_gpt_oss.FAULTS +
-          faults_server.FAULTS)
+FAULTS = (faults_draft.FAULTS + faults_engine.FAULTS + faults_families.FAULTS +
+          faults_gpt_oss.FAULTS + faults_native.FAULTS + faults_server.FAULTS)

@@ -43,7 +43,7 @@ FAULTS = [
           'p == 0 ? sizeof(uint32_t) : sizeof(uint16_t);',
           ['kernels.check']),
     Fault('a GPU does not centre the codes of MXFP4', 'src/backend/cuda/k_one.h',
-          'IS_FP4 ? -CODES_MXFP4_ZERO * in.sum_of(c / GROUP + j) : 0;',
-          '0;',
+          'KIND == GPU_FP4 ? CODES_MXFP4_ZERO : CODES_INT4_ZERO;',
+          'KIND == GPU_FP4 ? 0 : CODES_INT4_ZERO;',
           ['kernels.gpu_one']),
 ]

@@ -26,7 +26,7 @@ class Renamed(dict):
 
 # Families whose norms are stored as 1 + w by the converters.
 ZERO_CENTRED = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
-PLAIN_SHARED = ("glm4_moe", "deepseek_v3")
+PLAIN_SHARED = ("glm4_moe", "deepseek_v3", "glm4_moe_lite")
 SHORT = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
 
@@ -300,6 +300,24 @@ def from_fp8(folder, config):
     return result
 
 
+def from_packed(folder):
+    """compressed-tensors, by its own code."""
+    from safetensors.torch import load_file
+    import make_int4
+
+    loaded = load_file(pathlib.Path(folder) / "model.safetensors")
+    result = {}
+    for name, value in loaded.items():
+        module, _, suffix = name.rpartition(".")
+        if suffix == "weight_packed":
+            parts = {k: loaded[f"{module}.{k}"]
+                     for k in ("weight_packed", "weight_scale", "weight_shape")}
+            result[module + ".weight"] = make_int4.unpack(parts).numpy()
+        elif suffix not in ("weight_scale", "weight_shape"):
+            result[name] = value.float().numpy()
+    return result
+
+
 def load(path, config):
     path = pathlib.Path(path)
     if path.suffix == ".gguf" or any(path.glob("*.gguf")):
@@ -307,4 +325,6 @@ def load(path, config):
     own = json.load(open(path / "config.json"))
     if own.get("quantization_config", {}).get("quant_method") == "fp8":
         return from_fp8(path, own)
+    if "quantization_config" in own.get("text_config", own):
+        return from_packed(path)
     return from_mlx(path, config)

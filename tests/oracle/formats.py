@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Compares the chat formats of other families with programs that nobody here wrote.
 
-usage: formats.py make SGLANG MLX TEMPLATES OUT.json [N]
+usage: formats.py make SGLANG MLX TEMPLATES OUT.json [N [NAME...]]
        formats.py check MESSAGE_LINES [SAMPLES.json]
 
-make: makes random tools and calls of them, N times per template (default 60). TEMPLATES is
-llama.cpp's models/templates; jinja2 writes each answer with them, and reading it must give the same
-calls, content and reasoning. The detectors of sglang (an unpacked wheel), the parsers of mlx-lm (an
-unpacked wheel) and OpenAI's package openai-harmony read the answers too. Needs jinja2, pydantic,
+make: makes random tools and calls of them, N times per template (default 60), for all formats or
+the named ones. TEMPLATES is llama.cpp's models/templates; jinja2 writes each answer with them, and
+reading it must give the same calls, content and reasoning. The detectors of sglang (an unpacked
+wheel), the parsers of mlx-lm (an unpacked wheel) and OpenAI's package openai-harmony read the
+answers too. Needs jinja2, pydantic,
 orjson, partial-json-parser, regex and openai-harmony, whose vocabulary is found through
 TIKTOKEN_ENCODINGS_BASE.
 
@@ -37,6 +38,9 @@ FORMATS = {
                       ["<|tool_call_end|>", "<|tool_calls_section_end|>", "</think>"]),
     "minimax": ("MiniMax-M2.jinja", ["minimax"], "]~b]ai\n", "[e~[\n",
                 ["</parameter>.", "<parameter name=\"", "</invoke>", "</think>"]),
+    "deepseek3": ("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja", ["deepseek-v3"],
+                  "<｜Assistant｜>", "<｜end▁of▁sentence｜>",
+                  ["<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "\n```", "```json"]),
     "deepseek31": ("deepseek-ai-DeepSeek-V3.1.jinja", ["deepseek"], "<｜Assistant｜>",
                    "<｜end▁of▁sentence｜>", ["<｜tool▁call▁end｜>", "<｜tool▁sep｜>"]),
     "deepseek32": ("deepseek-ai-DeepSeek-V3.2.jinja", ["dsml-functions"], "<｜Assistant｜>",
@@ -49,11 +53,12 @@ FORMATS = {
     "gpt_oss": ("openai-gpt-oss-120b.jinja", ["harmony"], "Do it.<|end|><|start|>assistant", None,
                 ["<|end|>", "<|call|>", "<|channel|>"]),
 }
-NO_REASONING = {"kimi", "deepseek31"}
+NO_REASONING = {"kimi", "deepseek3", "deepseek31"}
 DETECTORS = {"glm46": ("glm4_moe_detector", "Glm4MoeDetector"),
              "glm47": ("glm47_moe_detector", "Glm47MoeDetector"),
              "kimi": ("kimik2_detector", "KimiK2Detector"),
              "minimax": ("minimax_m2", "MinimaxM2Detector"),
+             "deepseek3": ("deepseekv3_detector", "DeepSeekV3Detector"),
              "deepseek31": ("deepseekv31_detector", "DeepSeekV31Detector"),
              "deepseek32": ("deepseekv32_detector", "DeepSeekV32Detector"),
              "deepseek4": ("deepseekv4_detector", "DeepSeekV4Detector")}
@@ -75,6 +80,8 @@ def write_answer(template, name, calls, content, reasoning, tools):
     begin, end = FORMATS[name][2:4]
     user = {"role": "user", "content": "Do it."}
     last = {"role": "assistant", "content": content}
+    if calls and name == "deepseek3":
+        last["content"] = None # a message is content or calls
     if calls:
         last["tool_calls"] = [{"type": "function", "id": f"functions.{call['name']}:{i}",
                                "function": call} for i, call in enumerate(calls)]
@@ -97,6 +104,8 @@ def make_sample(rng, template, name):
         calls, content = calls[:1], ""
     elif name == "gpt_oss":
         content = content or "Yes."
+    if name == "deepseek3" and calls:
+        content = ""
     if name == "kimi_thinking" and not calls:
         reasoning = "" # which the template drops
     content = content if calls else content or "Yes."
@@ -190,13 +199,19 @@ def write_harmony(rng, encoding):
     return encoding.decode(ids).removeprefix("<|start|>assistant")
 
 
-def make(sglang, mlx, templates, n):
+def load_harmony():
     import openai_harmony as harmony
+    return harmony.load_harmony_encoding(harmony.HarmonyEncodingName.HARMONY_GPT_OSS)
+
+
+def make(sglang, mlx, templates, n, names):
     rng = random.Random(45)
     base.load_detectors(sglang)
-    encoding = harmony.load_harmony_encoding(harmony.HarmonyEncodingName.HARMONY_GPT_OSS)
+    encoding = load_harmony() if "gpt_oss" in names else None
     samples, counts = [], {}
     for name, form in FORMATS.items():
+        if name not in names:
+            continue
         template = load_template(templates / form[0])
         parser = load_mlx(mlx, MLX[name]) if name in MLX else None
         for _ in range(n):
@@ -256,7 +271,7 @@ def check(program, path):
 def main():
     if len(sys.argv) >= 6 and sys.argv[1] == "make":
         n = int(sys.argv[6]) if len(sys.argv) > 6 else 60
-        samples = make(*map(pathlib.Path, sys.argv[2:5]), n)
+        samples = make(*map(pathlib.Path, sys.argv[2:5]), n, sys.argv[7:] or list(FORMATS))
         text = ",\n".join(json.dumps(sample, ensure_ascii=False) for sample in samples)
         pathlib.Path(sys.argv[5]).write_text(f"[\n{text}\n]\n", encoding="utf-8")
         return 0

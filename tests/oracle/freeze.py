@@ -23,8 +23,10 @@ MODELS += [f"gguf/small_{name}-bf16.gguf" for name in sources.ATTENTION]
 MODELS += [f"mlx/small_{name}-4bit-g32" for name in sources.ATTENTION]
 MODELS += ["gguf/small_mixtral-q8_0.gguf", "gguf/ahead_glm4_moe-bf16.gguf"]
 MODELS += ["gguf/yarn_deepseek_v3-bf16.gguf", "mlx/yarn_deepseek_v3-4bit-g32"]
+MODELS += ["gguf/ahead_glm4_moe_lite-bf16.gguf"]
 MODELS += ["hf/gpt_oss_mxfp4", "gguf/gpt_oss_mxfp4-bf16.gguf"]
 MODELS += ["mlx/gpt_oss_mxfp4-mxfp4", "mlx/gpt_oss_mxfp4-4bit-g32"]
+MODELS += ["int4/kimi_k2-int4", "fp8/blocks_deepseek_v3-fp8"]
 
 
 def main():

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Makes a block-scaled FP8 checkpoint of nano, laid out like the Qwen FP8 releases.
+"""Makes block-scaled FP8 checkpoints of nano and of a DeepSeek-V3, laid out like the Qwen and the
+DeepSeek FP8 releases.
 
 Experts and projections become float8_e4m3fn with one float32 factor per 128 x 128 block
 (weight_scale_inv, which multiplies); gates, embeddings, norms, conv1d, in_proj_ba and mtp.fc stay
 as they are.
 
-usage: make_fp8.py OUT --nano DATA     writes OUT/fp8/nano
+usage: make_fp8.py OUT [--nano DATA]   writes OUT/fp8/nano and OUT/fp8/blocks_deepseek_v3-fp8
 """
 import argparse
 import json
@@ -39,10 +40,15 @@ def quantise(weight):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--nano", type=pathlib.Path, required=True)
+    parser.add_argument("--nano", type=pathlib.Path)
     args = parser.parse_args()
-    source = sources.stage("nano", args.out, args.nano)
-    target = args.out / "fp8" / "nano"
+    if args.nano:
+        convert(sources.stage("nano", args.out, args.nano), args.out / "fp8" / "nano")
+    convert(sources.stage("blocks_deepseek_v3", args.out),
+            args.out / "fp8" / "blocks_deepseek_v3-fp8")
+
+
+def convert(source, target):
     target.mkdir(parents=True, exist_ok=True)
     tensors, not_converted = {}, set()
     for name, value in load_file(source / "model.safetensors").items():

@@ -42,6 +42,7 @@ def write_checkpoint(folder, source, tensors):
     config = json.load(open(source / "config.json"))
     config["dtype"] = "float32"
     config.pop("quantization_config", None)
+    config.get("text_config", {}).pop("quantization_config", None)
     json.dump(config, open(folder / "config.json", "w"), indent=2)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         (folder / name).write_bytes((source / name).read_bytes())
@@ -53,13 +54,15 @@ def write_checkpoint(folder, source, tensors):
 
 
 def load_model(folder):
-    from transformers import AutoModelForCausalLM, Mxfp4Config
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Mxfp4Config
 
     options, dtype = {}, torch.float64
-    if "quantization_config" in json.load(open(folder / "config.json")):
+    config = json.load(open(folder / "config.json"))
+    kind = AutoModelForImageTextToText if "vision_config" in config else AutoModelForCausalLM
+    if "quantization_config" in config:
         # Decoding to bfloat16 is exact.
         options, dtype = {"quantization_config": Mxfp4Config(dequantize=True)}, torch.bfloat16
-    model, info = AutoModelForCausalLM.from_pretrained(
+    model, info = kind.from_pretrained(
         folder,
         dtype=dtype,
         **options,
@@ -67,8 +70,11 @@ def load_model(folder):
         attn_implementation="eager",
         output_loading_info=True,
     )
-    assert not info["missing_keys"] and not info["mismatched_keys"], info
-    assert all(k.startswith("mtp.") for k in info["unexpected_keys"]), info
+    # The towers of images have other names in the files. Text does not depend on them.
+    of_text = [k for k in info["missing_keys"] if "vision_tower" not in k and "mm_proj" not in k]
+    assert not of_text and not info["mismatched_keys"], info
+    assert all(k.startswith(("mtp.", "vision_tower.", "mm_proj", "model.vision_tower.",
+                             "model.mm_proj")) for k in info["unexpected_keys"]), info
     return model.double().eval()
 
 

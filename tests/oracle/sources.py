@@ -5,8 +5,10 @@ files. qwen3_moe_sparse is the qwen3_moe golden without its dense layer 1, becau
 converter and loader do not support a qwen3moe with dense layers. wide is made here from random
 weights. All its widths are 256, so that every tensor can have every GGUF format (nano's 384 and 128
 columns fit no block of 256). small_* are a few layers and experts of the goldens, for the frozen
-files. ahead_glm4_moe has a layer for multi-token prediction behind its last one. gpt_oss_mxfp4 is
-made by the goldens' own script.
+files. ahead_* have a layer for multi-token prediction behind their last one. gpt_oss_mxfp4 is
+made by the goldens' own script. kimi_k2 has Kimi-K2's layers in widths of whole groups of 32;
+kimi_k25 is the same below a wrapper with a tiny vision tower.
+blocks_deepseek_v3 has columns of whole blocks of 128, and rows and heads that end inside of them.
 """
 import json
 import pathlib
@@ -21,7 +23,7 @@ GOLDENS = ["qwen3_moe", "qwen3_moe_sparse", "qwen3_next", "qwen3_5_moe_text", "w
 GOLDENS += ["small_qwen3_moe", "small_qwen3_next", "small_qwen3_5_moe"]
 ATTENTION = ["glm4_moe", "minimax_m2", "mixtral", "olmoe", "qwen2_moe"]
 GOLDENS += [*(f"small_{name}" for name in ATTENTION), "ahead_glm4_moe", "groups_glm4_moe"]
-GOLDENS += ["gpt_oss", "gpt_oss_mxfp4", "yarn_deepseek_v3"]
+GOLDENS += ["gpt_oss", "gpt_oss_mxfp4", "yarn_deepseek_v3", "ahead_glm4_moe_lite"]
 BASE = {
     "qwen3_moe_sparse": "qwen3_moe",
     "small_qwen3_moe": "qwen3_moe",
@@ -31,10 +33,33 @@ BASE = {
     **{f"small_{name}": name for name in ATTENTION},
     "ahead_glm4_moe": "glm4_moe",
     "groups_glm4_moe": "glm4_moe",
-    "yarn_deepseek_v3": "deepseek_v3",
+    "ahead_glm4_moe_lite": "glm4_moe_lite",
+    **dict.fromkeys(("yarn_deepseek_v3", "kimi_k2", "kimi_k25", "blocks_deepseek_v3"),
+                    "deepseek_v3"),
 }
+# Changes of the first shape of tests/golden/families.py.
+CHANGED = {
+    "kimi_k2": {
+        "moe_intermediate_size": 64, "n_group": 1, "n_routed_experts": 16,
+        "num_experts_per_tok": 2, "num_hidden_layers": 3, "num_nextn_predict_layers": 0,
+        "rms_norm_eps": 1e-5, "rope_theta": 50000.0, "routed_scaling_factor": 2.827,
+        "topk_group": 1,
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
+                         "beta_fast": 1, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+    "blocks_deepseek_v3": {
+        "first_k_dense_replace": 0, "hidden_size": 128, "kv_lora_rank": 128, "n_group": 2,
+        "moe_intermediate_size": 128, "n_routed_experts": 6, "num_experts_per_tok": 2,
+        "num_hidden_layers": 2, "num_nextn_predict_layers": 0, "q_lora_rank": 128,
+        "qk_nope_head_dim": 48, "qk_rope_head_dim": 16, "topk_group": 1, "v_head_dim": 32,
+        "vocab_size": 320,
+    },
+}
+VISION = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2,
+          "num_hidden_layers": 1, "patch_size": 2, "pos_emb_height": 2, "pos_emb_width": 2}
 # Which shape of tests/golden/families.py.
-SHAPED = {"ahead_glm4_moe": 2, "groups_glm4_moe": 3, "yarn_deepseek_v3": 1}
+SHAPED = {"ahead_glm4_moe": 2, "groups_glm4_moe": 3, "yarn_deepseek_v3": 1,
+          "ahead_glm4_moe_lite": 2}
 CUTS = {  # layers, experts
     "qwen3_moe_sparse": ([0, 2, 3], 16),
     "small_qwen3_moe": ([0, 2, 3], 4),
@@ -43,6 +68,7 @@ CUTS = {  # layers, experts
     **{f"small_{name}": ([0, 1], 4) for name in ATTENTION},
     "small_qwen2_moe": ([0, 2], 4),  # llama.cpp has no dense layers of this family
     "ahead_glm4_moe": ([0, 1, 4], 4),
+    "ahead_glm4_moe_lite": ([0, 1, 4], 8),
     "yarn_deepseek_v3": ([0, 1], 4),
 }
 TOKENIZER_CONFIG = {
@@ -139,6 +165,44 @@ def cut(folder, layers, n_experts):
     json.dump(config, open(folder / "config.json", "w"), indent=2)
 
 
+def write_changed(name, folder):
+    """Writes a checkpoint of CHANGED: weights from a seed, public names."""
+    sys.path.insert(0, str(GOLDEN))
+    import families
+    import variants
+
+    config = {**families.BASE[BASE[name]], **CHANGED[name], "model_type": BASE[name]}
+    tensors = {key: families.values(name, key, shape, kind)
+               for key, shape, kind in families.tensors_of(config, "hub")}
+    variants.write_file(folder / "model.safetensors", tensors, None, ())
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def wrap_kimi(text, folder):
+    """Puts a text model below Kimi-K2.5's wrapper, beside a vision tower of transformers."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoModelForImageTextToText, Kimi_K25Config
+
+    inner = json.load(open(text / "config.json"))
+    config = {"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"],
+              "text_config": inner, "vision_config": {**VISION, "model_type": "kimi_k25_vision"},
+              "tie_word_embeddings": False, "projection_hidden_size": 32,
+              "image_token_id": 300, "dtype": "bfloat16",
+              "eos_token_id": inner["eos_token_id"]}
+    torch.manual_seed(5)
+    model = AutoModelForImageTextToText.from_config(
+        Kimi_K25Config(**json.loads(json.dumps(config)))).to(torch.bfloat16)
+    made = {name.removeprefix("model."): value.clone().contiguous()
+            for name, value in model.state_dict().items()
+            if name.startswith(("model.vision_tower.", "model.mm_projector."))}
+    assert made
+    for name, value in load_file(text / "model.safetensors").items():
+        made["language_model." + name] = value
+    save_file(made, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
 def golden_folder(name, out=None):
     """Returns the folder with the checkpoint and its golden.json."""
     if name != "gpt_oss_mxfp4":
@@ -178,6 +242,10 @@ def stage(name, out, nano_data=None):
         import families
         families.write(BASE[name], SHAPED[name], part)
     json.dump(TOKENIZER_CONFIG, open(part / "tokenizer_config.json", "w"), indent=1)
+    if name in CHANGED:
+        write_changed(name, part)
+    if name == "kimi_k25":
+        wrap_kimi(stage("kimi_k2", out), part)
     if name in CUTS:
         cut(part, *CUTS[name])
     if name == "wide":

@@ -28,6 +28,11 @@ def parts_of(format_name, rows, cols):
               "tq1_0": (256, 54), "tq2_0": (256, 66), "mxfp4": (32, 17)}
     if format_name == "mxfp4-g32":
         return [rows * cols // 2, rows * (cols // 32)]
+    if format_name in ("int4-g32", "int4-g32-f16"):
+        return [rows * cols // 2, rows * (cols // 32) * 2]
+    fp8 = re.fullmatch(r"fp8-b128-(f32|bf16|f16)", format_name)
+    if fp8:
+        return [rows * cols, -(-rows // 128) * (cols // 128) * plain[fp8[1]]]
     affine = re.fullmatch(r"affine(\d)-g(\d+)(-f16)?", format_name)
     if affine:
         bits, group = int(affine[1]), int(affine[2])
@@ -82,7 +87,7 @@ def by_rows(raw, rows, unit):
 
 def matrix(folder, layer, expert, name):
     """Returns the floats of one matrix of one expert, for bf16 and affine with bf16 scales; codes
-    and scales of mxfp4-g32."""
+    and scales of mxfp4-g32, int4-g32 and fp8."""
     placed, record = read_layer(folder, layer)
     m = layer[name]
     with open(folder / layer["file"], "rb") as f:
@@ -92,7 +97,7 @@ def matrix(folder, layer, expert, name):
     if "interleaved" in m:
         unit = 1 if m["format"] == "mxfp4-g32" else 2
         part = [by_rows(raw, m["rows"], 4 if i == 0 else unit) for i, raw in enumerate(part)]
-    if m["format"] == "mxfp4-g32":
+    if m["format"].startswith(("mxfp4-g32", "int4-g32", "fp8-")):
         return part
     bf16 = lambda raw: [struct.unpack("<f", b"\0\0" + raw[i:i + 2])[0]
                         for i in range(0, len(raw), 2)]

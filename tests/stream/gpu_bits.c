@@ -2,8 +2,8 @@
  * emulator, or on a GPU with the library of its kernels. Each backend evaluates a prompt of N
  * tokens, in chunks of several sizes, and continues it; then each goes on from a snapshot that the
  * other has written. Tokens whose experts are all in the GPU's memory must not ask the host which
- * of them were chosen, and count them all the same. Exit status 3 if bits differ, 77 if no GPU can
- * be used. */
+ * of them were chosen, and count them all the same. Drafts change nothing. Exit status 3 if bits
+ * differ, 77 if no GPU can be used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +21,7 @@
 #define N_MORE 3
 
 static bool is_gpu, is_tight, is_biased, looks_ahead; /* of the next model that is opened */
+static unsigned n_drafts;                             /* likewise */
 static const char *kv, *library;
 static int32_t prompt[MAX_PROMPT];
 static size_t n_prompt = 24;
@@ -92,7 +93,8 @@ static struct fm_model *open_model(const char *path, unsigned chunk)
                                        .prefill_chunk = chunk, .n_context = MAX_PROMPT + 8,
                                        .kv = kv, .n_sessions = 2, .gpu = is_gpu ? "0" : NULL,
                                        .lookahead = looks_ahead ? FM_ON : FM_OFF,
-                                       .elastic = FM_OFF,
+                                       .elastic = FM_OFF, .n_drafts = n_drafts,
+                                       .draft = FM_ON,
                                        .cache_bias = is_biased ? 0.4 : 0};
     struct fm_model *model;
     struct fm_error err;
@@ -371,6 +373,42 @@ static int compare_found(const char *path)
     return is_same ? status : 3;
 }
 
+/* ---- drafts ---------------------------------------------------------------------------------- */
+
+/* Decodes tokens that follow each other as before, with one that does not. Returns how many drafts
+ * were right. */
+static uint64_t decode_again(const char *path, bool on_gpu, unsigned with_drafts, char hash[33])
+{
+    struct fm_stats stats = {.size = sizeof stats};
+    struct fm_session *session;
+    struct fm_error err;
+    is_gpu = on_gpu;
+    n_drafts = with_drafts;
+    struct fm_model *model = open_model(path, 16);
+    must(fm_session_open(model, &session, &err), &err);
+    must(fm_session_eval(session, prompt, 8, &err), &err);
+    wait_for_experts(model);
+    decode(session, prompt, 6);
+    decode(session, prompt + 9, 1);
+    decode(session, prompt + 1, 4);
+    fm_session_logits_hash(session, hash);
+    fm_model_stats(model, &stats);
+    fm_session_close(session);
+    fm_model_close(model);
+    n_drafts = 0;
+    return stats.n_drafts_accepted[0];
+}
+
+static int compare_drafted(const char *path)
+{
+    char expected[33], hash[33];
+    (void)decode_again(path, false, 0, expected);
+    const uint64_t n_right = decode_again(path, true, 3, hash);
+    if (n_right == 0)
+        printf("no draft was right UNEXPECTED\n");
+    return compare("GPU, with drafts", expected, hash) | (n_right == 0 ? 3 : 0);
+}
+
 int main(int argc, char **argv)
 {
     char expected[33], hash[33], path[64], text[64];
@@ -413,6 +451,7 @@ int main(int argc, char **argv)
     if (is_long)
         return status;
     status |= compare_found(argv[1]);
+    status |= compare_drafted(argv[1]);
     is_biased = true;
     status |= run(argv[1], false, 16, NULL, expected);
     status |= run(argv[1], true, 16, NULL, hash);

@@ -141,15 +141,24 @@ class Forms(Case):
         self.assertIn("packed or as GGUF", refused.stderr)
 
     def test_deepseek(self):
-        """A GGUF file would need the converter's cuts, and is not made."""
         packed = self.synth("tiny-deepseek", "a.fmoe")
         found = self.check(packed, "deepseek_v3", {"affine4-g64", "affine8-g64", "bf16", "f32"})
         self.assertEqual(flashmoe("verify", packed).returncode, 0)
         self.assertEqual(self.check(self.synth("tiny-deepseek", "hf"), "deepseek_v3", {"bf16"})[1],
                          found[1])
-        refused = flashmoe("synth", "tiny-deepseek", self.dir / "a.gguf")
-        self.assertEqual(refused.returncode, 2)
-        self.assertIn("packed or as a Hugging Face directory", refused.stderr)
+        cut = self.check(self.synth("tiny-deepseek", "a.gguf"), "deepseek_v3",
+                         {"q4_k", "q6_k", "f32"})
+        self.assertEqual(cut[1], found[1])
+
+    def test_int4(self):
+        path = self.synth("tiny-deepseek", "a.fmoe", "--experts-format", "int4-g32")
+        self.check(path, "deepseek_v3", {"int4-g32", "affine4-g64", "affine8-g64", "bf16", "f32"})
+        self.assertEqual(flashmoe("verify", path).returncode, 0)
+        for name, words in (("a.gguf", "it has q4_0"), ("hf", "affine4-g64 and the like")):
+            refused = flashmoe("synth", "tiny-deepseek", self.dir / f"b{name}",
+                               "--experts-format", "int4-g32")
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn(words, refused.stderr)
 
     def test_flash_next(self):
         """The table is in files and in the number of parameters, and not in memory."""
@@ -235,6 +244,31 @@ class Forms(Case):
         self.needs_gguf(parts[0])
         self.assertEqual(self.generate(parts[0])["logits_hash"],
                          self.generate(self.dir / "whole.gguf")["logits_hash"])
+
+    def test_headers_only(self):
+        """Files of full length that take no space; the model can be inspected and planned. What a
+        run would read is not there, and a packed model says so."""
+        for name in ("a.fmoe", "hf", "a.gguf"):
+            with self.subTest(name):
+                whole = self.synth("tiny-next", "whole-" + name)
+                empty = self.synth("tiny-next", name, "--headers-only")
+                files = sorted(empty.iterdir()) if empty.is_dir() else [empty]
+                for file in files:
+                    other = whole / file.name if empty.is_dir() else whole
+                    if file.name != "model.json":
+                        self.assertEqual(file.stat().st_size, other.stat().st_size, file)
+                facts = [self.json("inspect", path) for path in (whole, empty)]
+                for found in facts:
+                    found.pop("model")
+                self.assertEqual(*facts)
+                self.json("plan", empty, "--memory", "1G", "--disk-speed", "1", "--memory-speed",
+                          "10")
+        weights = self.dir / "a.fmoe" / "experts-000.bin"
+        self.assertEqual(set(weights.read_bytes()), {0})
+        self.assertEqual(weights.stat().st_blocks, 0)
+        refused = flashmoe("run", self.dir / "a.fmoe", "-p", "hi", "-n", "1", "-q")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("checksum", refused.stderr)
 
     def test_accounting(self):
         for shape in TINY:

@@ -2,6 +2,7 @@
 
 An immutable sandbox with trim_blocks, lstrip_blocks, loop controls and {% generation %}; tojson is
 json.dumps without ASCII escapes; raise_exception and strftime_now are there. The clock is held.
+Unlike in transformers, append and pop of a list work: llama.cpp's templates of Kimi-K2 use them.
 """
 import copy
 import datetime
@@ -33,8 +34,14 @@ class Generation(jinja2.ext.Extension):
         return caller()
 
 
+class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    def is_safe_attribute(self, obj, attr, value):
+        return (type(obj) is list and attr in ("append", "pop")) or \
+            super().is_safe_attribute(obj, attr, value)
+
+
 def environment():
-    env = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    env = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
 
     def raise_exception(message):

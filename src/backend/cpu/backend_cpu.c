@@ -328,12 +328,16 @@ static void carve_quantized(struct carver *c, struct cpu_quantized *q, size_t gr
     q->sum = carve(c, n / group + 1, sizeof(int32_t));
 }
 
+/* Blocks of attention whose results are kept until they are merged. More of them let threads wait
+ * for each other less often. */
+#define BLOCKS_PER_THREAD 4
+
 static void carve_all(struct carver *c, struct backend_cpu *cpu, const struct backend_options *o)
 {
     const uint64_t n_input = (uint64_t)o->max_rows * o->max_cols;
-    const uint64_t n_hidden =
-        o->max_ffn_rows * mem_round_up(o->max_intermediate, CPU_HIDDEN_ALIGN);
+    const uint64_t n_hidden = backend_max_hidden(o);
     const uint64_t n_blocks = o->n_context / KERNEL_ATTENTION_BLOCK + 1ull;
+    const uint64_t at_once = (uint64_t)o->n_threads * BLOCKS_PER_THREAD;
     cpu->thread_floats = thread_floats_for(o);
     cpu->gather_floats = gather_floats_for(o);
     cpu->thread_scratch = carve(c, o->n_threads * cpu->thread_floats, sizeof(float));
@@ -342,7 +346,9 @@ static void carve_all(struct carver *c, struct backend_cpu *cpu, const struct ba
     cpu->gate = carve(c, n_hidden, sizeof(float));
     cpu->up = carve(c, n_hidden, sizeof(float));
     carve_quantized(c, &cpu->hidden, KERNEL_SMALLEST_GROUP, n_hidden);
-    cpu->partial = carve(c, n_blocks * o->n_heads * (o->head_dim + 2ull), sizeof(float));
+    cpu->n_partial = n_blocks < at_once ? n_blocks : at_once;
+    cpu->partial = carve(c, cpu->n_partial * o->n_heads * (o->head_dim + 2ull) + 2ull * o->n_heads,
+                         sizeof(float));
 }
 
 uint64_t backend_cpu_scratch_bytes(const struct backend_options *options)

@@ -45,7 +45,9 @@ struct backend_cpu {
     size_t gather_floats; /* at the end of it: keys and values that a row has chosen */
     float *gate, *up;            /* intermediates of feed-forward blocks */
     struct cpu_quantized hidden; /* the same, quantized in the down matrices' groups */
-    float *partial; /* attention: [n_blocks, n_heads, head_dim + 2] */
+    /* Attention: [n_partial, n_heads, head_dim + 2], then [2, n_heads] */
+    float *partial;
+    size_t n_partial;
 };
 
 static inline struct backend_cpu *cpu_of(struct backend *be)

@@ -10,7 +10,8 @@ struct attention_job {
     struct backend_cpu *cpu;
     const struct backend_attention *args;
     const struct backend_segment *segment;
-    size_t first_block, n_blocks; /* that the last row sees */
+    size_t first_block, n_blocks; /* that are computed now; each row alone sees those it may */
+    unsigned item_heads; /* query heads that a thread computes together; they share a key head */
 };
 
 static bool is_rotated(const struct backend_attention *a)
@@ -166,19 +167,28 @@ static struct sight see_block(const struct attention_job *job, size_t row, size_
                           (const char *)values + at, end - first};
 }
 
-/* Attends to one block of positions with the query heads of `row` that use kv_head. `scratch` is
- * the thread's. */
-static void attend_block(const struct attention_job *job, size_t row, size_t kv_head, size_t block,
+/* Returns the first block that a row sees something of. */
+static size_t first_seen(const struct attention_job *job, size_t row)
+{
+    size_t block = first_of(job->args, job->segment->position + row + 1) / KERNEL_ATTENTION_BLOCK;
+    while (is_blind(job, row, block))
+        block++;
+    return block;
+}
+
+/* Attends to one block of positions with item_heads query heads of `row`, from `head` on. `scratch`
+ * is the thread's. */
+static void attend_block(const struct attention_job *job, size_t row, size_t head, size_t block,
                          float *max, float *total, float *out, float *scratch)
 {
     const struct backend_attention *a = job->args;
-    const size_t group = a->n_heads / a->n_kv_heads;
+    const size_t kv_head = head / (a->n_heads / a->n_kv_heads);
     const struct sight sight = see_block(job, row, kv_head, block, scratch);
     const size_t q_at = (job->segment->first_row + row) * a->q_row_stride +
-                        kv_head * group * a->q_head_stride;
+                        head * a->q_head_stride;
     job->cpu->kernels.attend(&(struct kernel_attention){
         .kv_format = a->kv_format, .q = a->q + q_at, .q_stride = a->q_head_stride,
-        .n_heads = (unsigned)group, .head_dim = a->head_dim, .value_dim = a->value_dim,
+        .n_heads = job->item_heads, .head_dim = a->head_dim, .value_dim = a->value_dim,
         .keys = sight.keys, .values = sight.values, .n_positions = sight.n, .scale = a->scale,
         .max = max, .total = total, .out = out, .scratch = scratch});
 }
@@ -203,64 +213,71 @@ static void close_head(const struct attention_job *job, size_t row, size_t head,
     kernels->attend_close(out, total, a->gate != NULL ? a->gate + at : NULL, a->value_dim);
 }
 
-/* Computes a row's query heads that share one key and value head, block by block. */
-static void attend_row(const struct attention_job *job, size_t row, size_t kv_head, float *scratch)
+/* Computes item_heads query heads of a row, block by block. */
+static void attend_row(const struct attention_job *job, size_t row, size_t head, float *scratch)
 {
     const struct backend_attention *a = job->args;
-    const size_t group = a->n_heads / a->n_kv_heads, dim = a->value_dim;
+    const size_t n_heads = job->item_heads, dim = a->value_dim;
     const size_t n_positions = job->segment->position + row + 1;
     const size_t n_blocks = (n_positions + KERNEL_ATTENTION_BLOCK - 1) / KERNEL_ATTENTION_BLOCK;
-    float *scores = scratch, *max = scores + KERNEL_ATTENTION_SCRATCH(group, a->head_dim);
-    float *total = max + group, *max_block = total + group, *block_total = max_block + group;
-    float *block_out = block_total + group;
-    float *out = out_of(job, row, kv_head * group);
-    size_t first = first_of(a, n_positions) / KERNEL_ATTENTION_BLOCK;
-    while (is_blind(job, row, first))
-        first++;
-    attend_block(job, row, kv_head, first, max, total, out, scores);
+    float *scores = scratch, *max = scores + KERNEL_ATTENTION_SCRATCH(n_heads, a->head_dim);
+    float *total = max + n_heads, *max_block = total + n_heads, *block_total = max_block + n_heads;
+    float *block_out = block_total + n_heads;
+    float *out = out_of(job, row, head);
+    const size_t first = first_seen(job, row);
+    attend_block(job, row, head, first, max, total, out, scores);
     for (size_t b = first + 1; b < n_blocks; b++) {
         if (is_blind(job, row, b))
             continue;
-        attend_block(job, row, kv_head, b, max_block, block_total, block_out, scores);
-        for (size_t h = 0; h < group; h++)
+        attend_block(job, row, head, b, max_block, block_total, block_out, scores);
+        for (size_t h = 0; h < n_heads; h++)
             job->cpu->kernels.attend_merge(&max[h], &total[h], out + h * dim, max_block[h],
                                            block_total[h], block_out + h * dim, dim);
     }
-    for (size_t h = 0; h < group; h++)
-        close_head(job, row, kv_head * group + h, max[h], total[h]);
+    for (size_t h = 0; h < n_heads; h++)
+        close_head(job, row, head + h, max[h], total[h]);
 }
 
-/* Work items are (row, key and value head). Later rows see more positions. */
+/* Work items are (row, item_heads heads). Later rows see more positions. */
 static void attend_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct attention_job *job = ctx;
-    const size_t n_kv_heads = job->args->n_kv_heads;
+    const size_t n_items = job->args->n_heads / job->item_heads;
     (void)n_parts;
-    for (size_t i; (i = pool_take(job->cpu->pool)) < job->segment->n_rows * n_kv_heads;)
-        attend_row(job, i / n_kv_heads, i % n_kv_heads, cpu_scratch(job->cpu, part));
+    for (size_t i; (i = pool_take(job->cpu->pool)) < job->segment->n_rows * n_items;)
+        attend_row(job, i / n_items, i % n_items * job->item_heads, cpu_scratch(job->cpu, part));
 }
 
-/* For one row with many positions, work items are (block, key and value head), merged afterwards.
- * Returns where a block's result is kept: max, total and out of all heads, in this order. */
+/* ---- one row with many positions -------------------------------------------------------------
+ * Work items are (block, item_heads heads). As many blocks as `partial` has room for are computed,
+ * then they are merged in their order, then the next ones follow. So their results stay in a
+ * cache, and their memory does not depend on the context. */
+
+/* Returns where a block's result is kept: max, total and out of all heads, in this order. */
 static float *partial_of(const struct attention_job *job, size_t block)
 {
     return job->cpu->partial + block * job->args->n_heads * (job->args->head_dim + 2ul);
+}
+
+/* Returns max and total of all heads and of the blocks that are merged already. */
+static float *merged_of(const struct attention_job *job)
+{
+    return partial_of(job, job->cpu->n_partial);
 }
 
 static void blocks_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct attention_job *job = ctx;
     const struct backend_attention *a = job->args;
-    const size_t group = a->n_heads / a->n_kv_heads;
+    const size_t n_items = a->n_heads / job->item_heads;
     (void)n_parts;
-    for (size_t i; (i = pool_take(job->cpu->pool)) < job->n_blocks * a->n_kv_heads;) {
-        const size_t block = i / a->n_kv_heads, kv_head = i % a->n_kv_heads;
+    for (size_t i; (i = pool_take(job->cpu->pool)) < job->n_blocks * n_items;) {
+        const size_t block = i / n_items, head = i % n_items * job->item_heads;
         float *max = partial_of(job, block), *total = max + a->n_heads;
         float *out = total + a->n_heads;
-        const size_t head = kv_head * group;
         if (is_blind(job, 0, job->first_block + block))
             continue;
-        attend_block(job, 0, kv_head, job->first_block + block, max + head, total + head,
+        attend_block(job, 0, head, job->first_block + block, max + head, total + head,
                      out + head * a->value_dim, cpu_scratch(job->cpu, part));
     }
 }
@@ -269,24 +286,53 @@ static void merge_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct attention_job *job = ctx;
     const struct backend_attention *a = job->args;
-    const size_t dim = a->value_dim;
-    size_t seen = 0;
-    while (is_blind(job, 0, job->first_block + seen))
-        seen++;
+    const size_t dim = a->value_dim, visible = job->segment->position + 1ul;
+    const size_t first = first_seen(job, 0);
+    const bool is_last = (job->first_block + job->n_blocks) * KERNEL_ATTENTION_BLOCK >= visible;
     for (size_t h = part; h < a->n_heads; h += n_parts) {
-        const float *first = partial_of(job, seen);
-        float max = first[h], total = first[a->n_heads + h];
-        float *out = out_of(job, 0, h);
-        memcpy(out, first + 2ul * a->n_heads + h * dim, dim * sizeof *out);
-        for (size_t b = seen + 1; b < job->n_blocks; b++) {
-            const float *p = partial_of(job, b);
+        float *max = merged_of(job) + h, *total = max + a->n_heads, *out = out_of(job, 0, h);
+        for (size_t b = 0; b < job->n_blocks; b++) {
+            const float *p = partial_of(job, b), *values = p + 2ul * a->n_heads + h * dim;
             if (is_blind(job, 0, job->first_block + b))
                 continue;
-            job->cpu->kernels.attend_merge(&max, &total, out, p[h], p[a->n_heads + h],
-                                           p + 2ul * a->n_heads + h * dim, dim);
+            if (job->first_block + b == first) {
+                *max = p[h];
+                *total = p[a->n_heads + h];
+                memcpy(out, values, dim * sizeof *out);
+                continue;
+            }
+            job->cpu->kernels.attend_merge(max, total, out, p[h], p[a->n_heads + h], values, dim);
         }
-        close_head(job, 0, h, max, total);
+        if (is_last)
+            close_head(job, 0, h, *max, *total);
     }
+}
+
+static void attend_long_row(struct attention_job *job)
+{
+    const struct backend_attention *a = job->args;
+    const size_t end = job->first_block + job->n_blocks, n_max = job->cpu->n_partial;
+    for (; job->first_block < end; job->first_block += job->n_blocks) {
+        job->n_blocks = smaller(end - job->first_block, n_max);
+        const size_t work = job->n_blocks * a->n_heads * a->head_dim;
+        cpu_run(job->cpu, blocks_part, job, work * KERNEL_ATTENTION_BLOCK);
+        cpu_run(job->cpu, merge_part, job, work);
+    }
+}
+
+/* Fewer heads than this make the same rows floats too often. */
+#define MIN_ITEM_HEADS 16
+
+/* Returns the number of heads that a thread computes together: those that share a key and value
+ * head, or a part of them where there are too few items for all threads. */
+static unsigned item_heads(const struct attention_job *job, size_t n)
+{
+    const struct backend_attention *a = job->args;
+    unsigned heads = a->n_heads / a->n_kv_heads;
+    while (n * (a->n_heads / heads) < 2ul * job->cpu->limits.n_threads && heads % 2 == 0 &&
+           heads / 2 >= MIN_ITEM_HEADS)
+        heads /= 2;
+    return heads;
 }
 
 void cpu_attention(struct backend *be, const struct backend_attention *args)
@@ -306,14 +352,15 @@ void cpu_attention(struct backend *be, const struct backend_attention *args)
         struct attention_job job = {.cpu = cpu, .args = args, .segment = segment,
                                     .first_block = first / KERNEL_ATTENTION_BLOCK};
         job.n_blocks = end - job.first_block;
+        const bool is_long = segment->n_rows == 1 && job.n_blocks > 1;
+        job.item_heads = item_heads(&job, is_long ? smaller(job.n_blocks, cpu->n_partial)
+                                                  : segment->n_rows);
         const size_t work = (n_positions - first) * args->n_heads * args->head_dim;
         cpu_run(cpu, store_part, &job, (size_t)segment->n_rows * args->n_kv_heads * args->head_dim);
-        if (segment->n_rows == 1 && job.n_blocks > 1) {
-            cpu_run(cpu, blocks_part, &job, work);
-            cpu_run(cpu, merge_part, &job, job.n_blocks * args->n_heads * args->head_dim);
-        } else {
+        if (is_long)
+            attend_long_row(&job);
+        else
             cpu_run(cpu, attend_part, &job, segment->n_rows * work);
-        }
     }
 }
 

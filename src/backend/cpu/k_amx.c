@@ -306,7 +306,7 @@ INLINE void fold_group(const struct tile_product *p, size_t g, enum interleaved_
                        unsigned n, vf acc[TILE_ROWS])
 {
     const struct interleaved *in = p->in;
-    const bool has_bias = kind != KIND_FP4;
+    const bool has_bias = KIND_HAS_BIAS(kind);
     const vf scale = scales_at(in->scales, g, kind, in->is_f16);
     const vf bias = has_bias ? scales_at(in->biases, g, kind, in->is_f16) : vf_zero();
     UNROLL for (unsigned t = 0; t < n; t++)
@@ -354,6 +354,8 @@ INLINE void tile_row_block(const struct tile_product *p, enum interleaved_kind k
         case 32:                                                                                   \
             if (p->in->kind == KIND_FP4)                                                           \
                 tile_row_block(p, KIND_FP4, 32, n, out);                                           \
+            else if (p->in->kind == KIND_INT4)                                                     \
+                tile_row_block(p, KIND_INT4, 32, n, out);                                          \
             else                                                                                   \
                 is_wide ? tile_row_block(p, KIND_EIGHT, 32, n, out)                                \
                         : tile_row_block(p, KIND_FOUR, 32, n, out);                                \

@@ -433,6 +433,19 @@ static uint64_t int8_peak(uint64_t n_rounds)
     return n_rounds * sizeof codes * 2;
 }
 
+static uint64_t fma_peak(uint64_t n_rounds)
+{
+    float lane[LANES];
+    for (unsigned j = 0; j < LANES; j++)
+        lane[j] = (float)j;
+    for (uint64_t i = 0; i < n_rounds; i++)
+        for (unsigned j = 0; j < LANES; j++)
+            lane[j] = fmaf(lane[j], 0.5f, 1.0f);
+    volatile float keep = sum_lanes(lane);
+    (void)keep;
+    return n_rounds * LANES * 2;
+}
+
 void k_ref_init(struct kernels *table)
 {
     *table = (struct kernels){
@@ -458,5 +471,6 @@ void k_ref_init(struct kernels *table)
         .add_scaled_sigmoid = add_scaled_sigmoid,
         .add = add,
         .int8_peak = int8_peak,
+        .fma_peak = fma_peak,
     };
 }

@@ -26,9 +26,9 @@ extern "C" {
 
 /* Positions in a block of attention. Blocks begin at position 0. */
 #define KERNEL_ATTENTION_BLOCK 256
-/* Floats of scratch for attention: scores, and some rows of keys. */
+/* Floats of scratch for attention: scores, and some rows of keys or columns of values, padded. */
 #define KERNEL_ATTENTION_SCRATCH(n_heads, head_dim)                                                \
-    ((size_t)(n_heads) * KERNEL_ATTENTION_BLOCK + 4 * (size_t)(head_dim))
+    ((size_t)(n_heads) * KERNEL_ATTENTION_BLOCK + 8 * (size_t)(head_dim) + 64 * 80)
 /* The number of weight rows that a kernel prefers to process together. Parts of a matrix should
  * begin and end at multiples of it, but need not. */
 #define KERNEL_ROWS 16
@@ -131,6 +131,7 @@ struct kernels {
     /* Multiplies bytes that stay in registers, as fast as this level can. Returns the number of
      * operations; a multiply-add counts as two. */
     uint64_t (*int8_peak)(uint64_t n_rounds);
+    uint64_t (*fma_peak)(uint64_t n_rounds); /* the same with floats */
 };
 
 /* Floats of scratch for delta_head: keys, queries and two factors of the rows processed

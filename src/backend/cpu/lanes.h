@@ -24,6 +24,7 @@
 #include "backend/router.h"
 #include "base/fmath.h"
 #include "base/limits.h"
+#include "base/mem.h"
 #include "quant/codes.h"
 
 #ifndef PART_LANES /* a vf is one register, or is treated as one */
@@ -72,6 +73,7 @@ static void lanes_init(struct kernels *table)
     table->add_scaled_sigmoid = add_scaled_sigmoid;
     table->add = add;
     table->int8_peak = int8_peak;
+    table->fma_peak = fma_peak;
 }
 
 #endif

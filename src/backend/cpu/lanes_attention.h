@@ -1,5 +1,6 @@
 /* Part of lanes.h: attention over one block of positions. Up to four heads that share keys and
- * values use each loaded vector together. */
+ * values use each loaded vector together. If many heads share them, rows become floats once for
+ * all of them. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_ATTENTION_H
 #define FLASHMOE_BACKEND_CPU_LANES_ATTENTION_H
 
@@ -14,33 +15,56 @@ static void store_kv(const struct kv_format *kv_format, enum kv_side side, const
         kv_store(kv_format, side, x + i, n - i, (char *)to + 2 * i);
 }
 
-/* Computes the scores of four positions and at most four heads. */
-static void score_tile(const struct kernel_attention *a, enum float_kind kind, size_t row_bytes,
-                       size_t first, size_t n_positions, unsigned head, unsigned n_heads)
+/* Rows of keys or of values, and the score or share of each: head h of position i at
+ * scores[h * KERNEL_ATTENTION_BLOCK + i]. */
+struct kv_rows {
+    const char *rows;
+    size_t row_bytes, n_positions;
+    float *scores;
+};
+
+/* Computes the scores of at most four positions, from `first` on, and at most four heads. */
+INLINE void score_tile(const struct kernel_attention *a, enum float_kind kind,
+                       const struct kv_rows *keys, size_t first, unsigned head)
 {
     const char *rows[FLOAT_ROWS];
     const float *x[FLOAT_TOKENS];
     float result[LANES];
     for (size_t i = 0; i < FLOAT_ROWS; i++)
-        rows[i] = a->keys + (first + (i < n_positions ? i : 0)) * row_bytes;
+        rows[i] = keys->rows + (first + i < keys->n_positions ? first + i : first) *
+                               keys->row_bytes;
     for (unsigned h = 0; h < FLOAT_TOKENS; h++)
-        x[h] = a->q + (head + (h < n_heads ? h : 0)) * a->q_stride;
-    if (kind == FLOAT_F16)
-        float_tile(rows, FLOAT_F16, x, FLOAT_TOKENS, a->head_dim, result);
-    else
-        float_tile(rows, FLOAT_F32, x, FLOAT_TOKENS, a->head_dim, result);
-    for (unsigned h = 0; h < n_heads; h++)
-        for (size_t i = 0; i < n_positions; i++)
-            a->scratch[(head + h) * KERNEL_ATTENTION_BLOCK + first + i] =
-                result[4 * i + h] * a->scale;
+        x[h] = a->q + (head + h < a->n_heads ? head + h : head) * a->q_stride;
+    float_tile(rows, kind, x, FLOAT_TOKENS, a->head_dim, result);
+    for (unsigned h = head; h < a->n_heads && h < head + FLOAT_TOKENS; h++)
+        for (size_t i = first; i < keys->n_positions && i < first + FLOAT_ROWS; i++)
+            keys->scores[h * KERNEL_ATTENTION_BLOCK + i] =
+                result[4 * (i - first) + h - head] * a->scale;
+}
+
+/* Returns the largest score; a NaN is none. The first of several zeros counts, whatever its sign. */
+static float largest_of(const float *score, size_t n)
+{
+    float lane[LANES], max = -INFINITY;
+    vf most = vf_set1(-INFINITY);
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        most = vf_max(vf_load(score + i), most);
+    vf_store(lane, most);
+    for (unsigned j = 0; j < LANES; j++)
+        max = lane[j] > max ? lane[j] : max;
+    for (; i < n; i++)
+        max = score[i] > max ? score[i] : max;
+    for (i = 0; max == 0 && i < n; i++)
+        if (score[i] == 0)
+            return score[i];
+    return max;
 }
 
 /* Turns scores into shares. Keeps the largest score and the sum of the shares. */
 static void shares_of(float *score, size_t n, float *max_out, float *total)
 {
-    float max = -INFINITY;
-    for (size_t i = 0; i < n; i++)
-        max = score[i] > max ? score[i] : max;
+    const float max = largest_of(score, n);
     const vf shift = vf_set1(max);
     vf acc = vf_zero();
     size_t i = 0;
@@ -63,24 +87,34 @@ static void shares_of(float *score, size_t n, float *max_out, float *total)
 #define VALUE_PARTS 4
 #endif
 #define VALUE_HEADS 4
+/* Heads whose sums with FLOAT_PART_ROWS rows, or with VALUE_PARTS registers of values, the level
+ * keeps in registers if rows are floats already. An even number, at least four. */
+#ifndef WIDE_HEADS
+#define WIDE_HEADS 4
+#endif
 
-/* Computes VALUE_PARTS registers of dimensions from d on, for n_heads heads (a constant). */
-INLINE void value_tile(const struct kernel_attention *a, enum float_kind kind, size_t row_bytes,
-                       size_t d, size_t n_dims, unsigned head, unsigned n_heads)
+/* Computes VALUE_PARTS registers of dimensions for n_heads heads (a constant). The values begin at
+ * `rows`; `out` is of the first head. If it goes on, `out` has the sums of earlier positions. */
+INLINE void value_tile(const struct kernel_attention *a, enum float_kind kind,
+                       const struct kv_rows *values, bool goes_on, const char *rows, float *out,
+                       const float *share, size_t n_dims, unsigned n_heads)
 {
-    vp acc[VALUE_HEADS][VALUE_PARTS];
-    const float *share = a->scratch + head * KERNEL_ATTENTION_BLOCK;
+    vp acc[WIDE_HEADS][VALUE_PARTS];
+    const size_t out_stride = a->value_dim;
     UNROLL for (unsigned h = 0; h < n_heads; h++)
-        UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++)
-            acc[h][k] = vp_zero();
-    for (size_t i = 0; i < a->n_positions; i++) {
-        const char *row = a->values + i * row_bytes;
+        UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++) {
+            const size_t at = k * PART_LANES, left = at < n_dims ? n_dims - at : 0;
+            const float *from = out + h * out_stride + at;
+            acc[h][k] = !goes_on || left == 0 ? vp_zero()
+                        : left < PART_LANES ? vp_load_part(from, left) : vp_load(from);
+        }
+    for (size_t i = 0; i < values->n_positions; i++, rows += values->row_bytes) {
         vp v[VALUE_PARTS];
         UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++) {
             const size_t at = k * PART_LANES;
             const size_t left = at < n_dims ? n_dims - at : 0;
             v[k] = left == 0 ? vp_zero()
-                             : load_float_part(row, d + at, kind,
+                             : load_float_part(rows, at, kind,
                                                left < PART_LANES ? left : PART_LANES);
         }
         UNROLL for (unsigned h = 0; h < n_heads; h++) {
@@ -92,7 +126,7 @@ INLINE void value_tile(const struct kernel_attention *a, enum float_kind kind, s
     UNROLL for (unsigned h = 0; h < n_heads; h++)
         UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++) {
             const size_t at = k * PART_LANES;
-            float *to = a->out + (head + h) * (size_t)a->value_dim + d + at;
+            float *to = out + h * out_stride + at;
             if (n_dims >= at + PART_LANES)
                 vp_store(to, acc[h][k]);
             else if (n_dims > at)
@@ -100,24 +134,208 @@ INLINE void value_tile(const struct kernel_attention *a, enum float_kind kind, s
         }
 }
 
-INLINE void values_of(const struct kernel_attention *a, enum float_kind kind, size_t row_bytes)
+/* Returns how many of the heads that are left a tile takes. As many as possible have all that it
+ * can have, and none has one to three while there are more. */
+INLINE unsigned heads_of_tile(unsigned n_left, unsigned n_max)
 {
-    const size_t step = VALUE_PARTS * PART_LANES;
+    return n_left < 4 ? 1 : n_left % n_max == 0 ? n_max : 4;
+}
+
+/* Computes some dimensions of all heads. n_max is a constant. */
+INLINE void value_heads(const struct kernel_attention *a, enum float_kind kind,
+                        const struct kv_rows *values, bool goes_on, const char *rows, float *out,
+                        size_t n_dims, unsigned n_max)
+{
     for (unsigned head = 0; head < a->n_heads;) {
-        const unsigned n = a->n_heads - head >= VALUE_HEADS ? VALUE_HEADS : 1;
-        for (size_t d = 0; d < a->value_dim; d += step) {
-            const size_t dims = a->value_dim - d;
-            if (dims >= step && n == 1)
-                value_tile(a, kind, row_bytes, d, step, head, 1);
-            else if (dims >= step)
-                value_tile(a, kind, row_bytes, d, step, head, VALUE_HEADS);
-            else if (n == 1)
-                value_tile(a, kind, row_bytes, d, dims, head, 1);
-            else
-                value_tile(a, kind, row_bytes, d, dims, head, VALUE_HEADS);
-        }
+        const unsigned n = heads_of_tile(a->n_heads - head, n_max);
+        float *to = out + head * (size_t)a->value_dim;
+        const float *share = values->scores + head * KERNEL_ATTENTION_BLOCK;
+        if (n == n_max)
+            value_tile(a, kind, values, goes_on, rows, to, share, n_dims, n_max);
+        else if (n == 4)
+            value_tile(a, kind, values, goes_on, rows, to, share, n_dims, 4);
+        else
+            value_tile(a, kind, values, goes_on, rows, to, share, n_dims, 1);
         head += n;
     }
+}
+
+/* Computes n_dims dimensions of all heads, from dimension d on. n_max is a constant. */
+INLINE void values_of(const struct kernel_attention *a, enum float_kind kind,
+                      const struct kv_rows *values, bool goes_on, size_t d, size_t n_dims,
+                      unsigned n_max)
+{
+    const size_t step = VALUE_PARTS * PART_LANES, bytes = kind == FLOAT_F32 ? 4 : 2;
+    size_t i = 0;
+    for (; i + step <= n_dims; i += step)
+        value_heads(a, kind, values, goes_on, values->rows + i * bytes, a->out + d + i, step,
+                    n_max);
+    if (i < n_dims)
+        value_heads(a, kind, values, goes_on, values->rows + i * bytes, a->out + d + i, n_dims - i,
+                    n_max);
+}
+
+/* ---- many heads ------------------------------------------------------------------------------
+ * A panel is some rows, or some columns of more rows, as floats. It stays in the nearest cache
+ * while all heads are multiplied with it. */
+
+#define MANY_HEADS 8 /* that share keys and values */
+#define SCORE_POSITIONS 8
+#define VALUE_POSITIONS 64
+#define VALUE_DIMS 64
+
+/* Makes floats of n_dims numbers of a row, from d on, which is a multiple of LANES. */
+static void decode_row(const struct kv_format *format, const char *row, size_t d, size_t n_dims,
+                       float *to)
+{
+    if (format->plain == NULL) {
+        const vl table = vl_load(format->levels);
+        const unsigned bits = format->bits;
+        for (size_t i = 0; i < n_dims; i += LANES) {
+            const char *p = row + (d + i) * bits / 8;
+            vf_store(to + i, bits == 8 ? vf_load_levels(p, 8, table)
+                             : bits == 4 ? vf_load_levels(p, 4, table)
+                             : bits == 3 ? vf_load_levels(p, 3, table)
+                                         : vf_load_levels(p, 2, table));
+        }
+    } else if (format == &kv_f16) {
+        EACH_VECTOR(n_dims, STORE(to + i, load_float(row, d + i, FLOAT_F16, count)););
+    } else {
+        EACH_VECTOR(n_dims, STORE(to + i, load_float(row, d + i, FLOAT_F32, count)););
+    }
+}
+
+/* Makes a panel of n_dims columns, from d on, of at most n_max positions, from `first` on. */
+static struct kv_rows panel_of(const struct kernel_attention *a, const char *rows, size_t first,
+                               size_t n_max, size_t d, size_t n_dims)
+{
+    const size_t row_bytes = kv_row_bytes(a->kv_format, a->head_dim);
+    const size_t left = a->n_positions - first, n = left < n_max ? left : n_max;
+    /* An odd number of cache lines, or the rows would compete for the same places of a cache. */
+    const size_t stride = ((n_dims + LANES - 1) / LANES | 1) * LANES;
+    float *to = a->scratch + a->n_heads * (size_t)KERNEL_ATTENTION_BLOCK;
+    for (size_t i = 0; i < n; i++)
+        decode_row(a->kv_format, rows + (first + i) * row_bytes, d, n_dims, to + i * stride);
+    return (struct kv_rows){(const char *)to, stride * sizeof *to, n, a->scratch + first};
+}
+
+/* Multiplies some rows with n_heads heads, a constant: only one register's lanes of each vector,
+ * from lane `part` on. sums[SCORE_POSITIONS * head + row]. */
+INLINE void score_part(const char *const rows[FLOAT_PART_ROWS], const float *const x[WIDE_HEADS],
+                       unsigned n_heads, unsigned part, size_t n, vf *sums)
+{
+    vp acc[WIDE_HEADS][FLOAT_PART_ROWS];
+    UNROLL for (unsigned h = 0; h < n_heads; h++)
+        UNROLL for (unsigned r = 0; r < FLOAT_PART_ROWS; r++)
+            acc[h][r] = vp_zero();
+    EACH_VECTOR(n, {
+        const size_t left = count > part ? count - part : 0;
+        const size_t lanes = count == LANES || left > PART_LANES ? PART_LANES : left;
+        vp key[FLOAT_PART_ROWS];
+        UNROLL for (unsigned r = 0; r < FLOAT_PART_ROWS; r++)
+            key[r] = load_float_part(rows[r], i + part, FLOAT_F32, lanes);
+        UNROLL for (unsigned h = 0; h < n_heads; h++) {
+            const vp in = load_float_part((const char *)x[h], i + part, FLOAT_F32, lanes);
+            UNROLL for (unsigned r = 0; r < FLOAT_PART_ROWS; r++)
+                acc[h][r] = vp_fma(key[r], in, acc[h][r]);
+        }
+    });
+    UNROLL for (unsigned h = 0; h < n_heads; h++)
+        UNROLL for (unsigned r = 0; r < FLOAT_PART_ROWS; r++)
+            vf_put_part(&sums[SCORE_POSITIONS * h + r], part, acc[h][r]);
+}
+
+/* Computes the scores of a panel's positions and of n_heads heads, a constant, from `head` on.
+ * `kept` is the scale of each row, twice. Heads that are not there are computed and dropped, and
+ * positions that are not there get scores that nobody reads. */
+INLINE void panel_tile(const struct kernel_attention *a, const struct kv_rows *keys, unsigned head,
+                       unsigned n_heads, const vf *kept)
+{
+    vf sums[WIDE_HEADS * SCORE_POSITIONS];
+    const char *rows[SCORE_POSITIONS];
+    const float *x[WIDE_HEADS];
+    for (size_t i = 0; i < SCORE_POSITIONS; i++)
+        rows[i] = keys->rows + (i < keys->n_positions ? i : 0) * keys->row_bytes;
+    for (unsigned h = 0; h < n_heads; h++)
+        x[h] = a->q + (head + h < a->n_heads ? head + h : head) * a->q_stride;
+    for (unsigned r = 0; r < SCORE_POSITIONS; r += FLOAT_PART_ROWS)
+        for (unsigned part = 0; part < LANES; part += PART_LANES)
+            score_part(rows + r, x, n_heads, part, a->head_dim, sums + r);
+    for (unsigned h = 0; h < n_heads && head + h < a->n_heads; h += LANES / SCORE_POSITIONS) {
+        float of_two[LANES];
+        vf score = vf_sum16(sums + h * SCORE_POSITIONS);
+        if (kept != NULL)
+            score = vf_mul(score, *kept);
+        vf_store(of_two, vf_mul(score, vf_set1(a->scale)));
+        float *to = keys->scores + (head + h) * KERNEL_ATTENTION_BLOCK;
+        memcpy(to, of_two, SCORE_POSITIONS * sizeof *to);
+        if (head + h + 1 < a->n_heads)
+            memcpy(to + KERNEL_ATTENTION_BLOCK, of_two + SCORE_POSITIONS,
+                   SCORE_POSITIONS * sizeof *to);
+    }
+}
+
+static void panel_scores(const struct kernel_attention *a, const struct kv_rows *keys,
+                         const vf *kept)
+{
+    for (unsigned head = 0; head < a->n_heads;) {
+        const unsigned n = heads_of_tile(a->n_heads - head, WIDE_HEADS);
+        if (n == WIDE_HEADS)
+            panel_tile(a, keys, head, WIDE_HEADS, kept);
+        else
+            panel_tile(a, keys, head, 4, kept);
+        head += n < 4 ? 4 : n;
+    }
+}
+
+/* Computes all scores. */
+static void scores_of_many(const struct kernel_attention *a)
+{
+    const size_t dim = a->head_dim, row_bytes = kv_row_bytes(a->kv_format, dim);
+    for (size_t first = 0; first < a->n_positions; first += SCORE_POSITIONS) {
+        const struct kv_rows keys = panel_of(a, a->keys, first, SCORE_POSITIONS, 0, dim);
+        const char *next = a->keys + (first + SCORE_POSITIONS) * row_bytes;
+        for (size_t at = 0; first + SCORE_POSITIONS < a->n_positions &&
+                            at < SCORE_POSITIONS * row_bytes; at += MEM_CACHE_LINE)
+            __builtin_prefetch(next + at);
+        if (a->kv_format->plain != NULL) {
+            panel_scores(a, &keys, NULL);
+            continue;
+        }
+        float kept[LANES] = {0};
+        for (size_t i = 0; i < keys.n_positions; i++)
+            kept[i] = kept[i + SCORE_POSITIONS] =
+                kv_load_scale(a->kv_format, a->keys + (first + i) * row_bytes, dim);
+        const vf factors = vf_load(kept);
+        panel_scores(a, &keys, &factors);
+    }
+}
+
+static void values_of_many(const struct kernel_attention *a)
+{
+    for (size_t first = 0; first < a->n_positions; first += VALUE_POSITIONS)
+        for (size_t d = 0; d < a->value_dim; d += VALUE_DIMS) {
+            const size_t left = a->value_dim - d, n = left < VALUE_DIMS ? left : VALUE_DIMS;
+            const struct kv_rows values = panel_of(a, a->values, first, VALUE_POSITIONS, d, n);
+            values_of(a, FLOAT_F32, &values, first > 0, d, n, WIDE_HEADS);
+        }
+}
+
+static void attend_many(const struct kernel_attention *a)
+{
+    const size_t row_bytes = kv_row_bytes(a->kv_format, a->head_dim);
+    const bool is_rotated = a->kv_format->plain == NULL;
+    float kept[KERNEL_ATTENTION_BLOCK];
+    scores_of_many(a);
+    for (size_t i = 0; is_rotated && i < a->n_positions; i++)
+        kept[i] = kv_load_scale(a->kv_format, a->values + i * row_bytes, a->head_dim);
+    for (unsigned h = 0; h < a->n_heads; h++) {
+        float *share = a->scratch + h * KERNEL_ATTENTION_BLOCK;
+        shares_of(share, a->n_positions, &a->max[h], &a->total[h]);
+        for (size_t i = 0; is_rotated && i < a->n_positions; i++)
+            share[i] *= kept[i];
+    }
+    values_of_many(a);
 }
 
 /* ---- rotated formats ------------------------------------------------------------------------- */
@@ -235,27 +453,33 @@ static void attend_rotated(const struct kernel_attention *a)
     }
 }
 
-static void attend(const struct kernel_attention *a)
+INLINE void plain_attend(const struct kernel_attention *a, enum float_kind kind)
 {
-    if (a->kv_format->plain == NULL) {
-        attend_rotated(a);
-        return;
-    }
-    const enum float_kind kind = a->kv_format == &kv_f16 ? FLOAT_F16 : FLOAT_F32;
     const size_t row_bytes = (kind == FLOAT_F16 ? 2 : 4) * (size_t)a->head_dim;
-    for (size_t i = 0; i < a->n_positions; i += FLOAT_ROWS) {
-        const size_t n = a->n_positions - i < FLOAT_ROWS ? a->n_positions - i : FLOAT_ROWS;
+    const struct kv_rows keys = {a->keys, row_bytes, a->n_positions, a->scratch};
+    const struct kv_rows values = {a->values, row_bytes, a->n_positions, a->scratch};
+    for (size_t i = 0; i < a->n_positions; i += FLOAT_ROWS)
         for (unsigned h = 0; h < a->n_heads; h += FLOAT_TOKENS)
-            score_tile(a, kind, row_bytes, i, n, h,
-                       a->n_heads - h < FLOAT_TOKENS ? a->n_heads - h : FLOAT_TOKENS);
-    }
+            score_tile(a, kind, &keys, i, h);
     for (unsigned h = 0; h < a->n_heads; h++)
         shares_of(a->scratch + h * KERNEL_ATTENTION_BLOCK, a->n_positions, &a->max[h],
                   &a->total[h]);
-    if (kind == FLOAT_F16)
-        values_of(a, FLOAT_F16, row_bytes);
+    values_of(a, kind, &values, false, 0, a->value_dim, VALUE_HEADS);
+}
+
+static void attend_f16(const struct kernel_attention *a) { plain_attend(a, FLOAT_F16); }
+static void attend_f32(const struct kernel_attention *a) { plain_attend(a, FLOAT_F32); }
+
+static void attend(const struct kernel_attention *a)
+{
+    if (a->n_heads >= MANY_HEADS)
+        attend_many(a);
+    else if (a->kv_format->plain == NULL)
+        attend_rotated(a);
+    else if (a->kv_format == &kv_f16)
+        attend_f16(a);
     else
-        values_of(a, FLOAT_F32, row_bytes);
+        attend_f32(a);
 }
 
 static void attend_merge(float *max, float *total, float *out, float max_block,

@@ -23,6 +23,7 @@ typedef __m512i vc;
 #define TILE_TOKENS 6
 #define INTERLEAVED_BLOCKS 4
 #define PEAK_CHAINS 16
+#define WIDE_HEADS 6 /* with four rows or registers: 24 sums */
 
 INLINE __mmask16 first_lanes(size_t n)
 {

@@ -39,6 +39,7 @@ struct layout {
     DO(affine2, LAYOUT(AFFINE, 2, SPAN, SPAN / 8 * 2, SPAN, 32, true, false))                      \
     DO(affine3, LAYOUT(AFFINE, 3, SPAN, SPAN / 8 * 3, SPAN, 32, true, false))                      \
     DO(affine4, LAYOUT(AFFINE, 4, SPAN, SPAN / 8 * 4, SPAN, 32, true, false))                      \
+    DO(int4, LAYOUT(AFFINE, 4, SPAN, SPAN / 8 * 4, SPAN, 32, false, false))                        \
     DO(affine5, LAYOUT(AFFINE, 5, SPAN, SPAN / 8 * 5, SPAN, 32, true, false))                      \
     DO(affine6, LAYOUT(AFFINE, 6, SPAN, SPAN / 8 * 6, SPAN, 32, true, false))                      \
     DO(affine8, LAYOUT(AFFINE, 8, SPAN, SPAN, SPAN, 32, true, true))
@@ -131,7 +132,8 @@ INLINE void few_scales_at(struct layout l, const struct few *few, size_t column,
         if (g % 8 == 0) {
             const size_t left = n / few->group;
             half_scales(few->scales, g, left < 8 ? left : 8, few->is_f16, s->scales);
-            half_scales(few->biases, g, left < 8 ? left : 8, few->is_f16, s->biases);
+            if (l.has_bias)
+                half_scales(few->biases, g, left < 8 ? left : 8, few->is_f16, s->biases);
         }
     } else if (column % l.block == 0) {
         block_scales(l.codes, few->rows, column / l.block * l.bytes, s->scales, s->biases);
@@ -294,7 +296,9 @@ static const struct column_functions *column_functions_of(const struct quant *qu
     static const uint8_t of_bits[] = {[2] = FORMAT_affine2, [3] = FORMAT_affine3,
                                       [4] = FORMAT_affine4, [5] = FORMAT_affine5,
                                       [6] = FORMAT_affine6, [8] = FORMAT_affine8};
-    return &all[quant->codes == QUANT_CODES_AFFINE ? of_bits[quant->bits] : of_codes[quant->codes]];
+    if (quant->codes != QUANT_CODES_AFFINE)
+        return &all[of_codes[quant->codes]];
+    return &all[quant->has_bias ? of_bits[quant->bits] : FORMAT_int4];
 }
 
 /* True for formats whose codes come in an order of their own. */
@@ -326,7 +330,7 @@ static void matmul_few(const struct kernel_matmul *m)
         few.rows = rows_of(m->w, &block, 0);
         if (is_ordered)
             few.scales = rows_of(m->w, &block, 1);
-        if (is_affine)
+        if (is_affine && quant->has_bias)
             few.biases = rows_of(m->w, &block, 2);
         for (size_t t = 0, n; t < m->n; t += n) {
             vf out[COLUMN_TOKENS];

@@ -554,7 +554,8 @@ static void scales_of(const struct weight *w, const struct row_block *block, flo
     if (quant->codes == QUANT_CODES_AFFINE) {
         const bool is_f16 = quant->scale == &quant_f16;
         half_scales(rows_of(w, block, 1), 0, w->n_cols / quant->group, is_f16, scales);
-        half_scales(rows_of(w, block, 2), 0, w->n_cols / quant->group, is_f16, biases);
+        if (quant->has_bias)
+            half_scales(rows_of(w, block, 2), 0, w->n_cols / quant->group, is_f16, biases);
     } else if (quant->codes == QUANT_CODES_FP4) {
         byte_scales(rows_of(w, block, 1), 0, w->n_cols / quant->group, scales);
     } else if (quant->block == 32) {

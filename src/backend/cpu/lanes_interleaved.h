@@ -34,9 +34,11 @@ INLINE vf mxfp4_scale(vi e)
 }
 
 /* How codes are stored: a constant where a function is inlined. FP4 is four bits with a table of
- * levels. */
-enum interleaved_kind { KIND_FOUR, KIND_EIGHT, KIND_FP4 };
+ * levels, INT4 is four bits without biases. */
+enum interleaved_kind { KIND_FOUR, KIND_EIGHT, KIND_FP4, KIND_INT4 };
 #define KIND_BITS(kind) ((kind) == KIND_EIGHT ? 8u : 4u)
+#define KIND_HAS_BIAS(kind) ((kind) == KIND_FOUR || (kind) == KIND_EIGHT)
+#define KIND_ZERO(kind) ((kind) == KIND_FP4 ? CODES_MXFP4_ZERO : CODES_INT4_ZERO)
 #define KIND_SCALE_BYTES(kind) ((kind) == KIND_FP4 ? 1u : 2u)
 
 /* Puts the even columns, the lower nibbles, first among each eight columns of nibble pairs. n is a
@@ -114,7 +116,7 @@ INLINE void fetch_scales(const struct interleaved *in, size_t g, unsigned b,
     if (g % (64 / bytes) != 0) /* a line is two groups, or four */
         return;
     __builtin_prefetch(in->next.scales + at, 0, 2);
-    if (kind != KIND_FP4)
+    if (KIND_HAS_BIAS(kind))
         __builtin_prefetch(in->next.biases + at, 0, 2);
 }
 
@@ -151,17 +153,17 @@ INLINE void interleaved_group(const struct interleaved *in, size_t g, enum inter
         const size_t at = b * in->scales_step;
         fetch_scales(in, g, b, kind);
         const vf scale = scales_at(in->scales + at, g, kind, in->is_f16);
-        const vf bias = kind == KIND_FP4 ? vf_zero()
-                                         : scales_at(in->biases + at, g, kind, in->is_f16);
+        const vf bias = KIND_HAS_BIAS(kind) ? scales_at(in->biases + at, g, kind, in->is_f16)
+                                            : vf_zero();
         UNROLL for (unsigned t = 0; t < n_tokens; t++) {
             const struct fold_inputs *f = &in->f[t];
             vi sum = vi_add(dots[b][t][0], dots[b][t][1]);
             if (kind == KIND_EIGHT && WIDE_CODES_SHIFT != 0)
                 sum = vi_add(sum, vi_set1(WIDE_CODES_SHIFT * f->x_sum[g]));
-            if (kind == KIND_FP4)
-                sum = vi_sub(sum, vi_set1(CODES_MXFP4_ZERO * f->x_sum[g]));
+            if (!KIND_HAS_BIAS(kind))
+                sum = vi_sub(sum, vi_set1(KIND_ZERO(kind) * f->x_sum[g]));
             acc[b][t] = vf_fma(vf_mul(scale, vf_set1(f->x_scale[g])), vf_of_vi(sum), acc[b][t]);
-            if (kind != KIND_FP4)
+            if (KIND_HAS_BIAS(kind))
                 acc[b][t] = vf_fma(bias, vf_set1(f->x_offset[g]), acc[b][t]);
         }
     }
@@ -189,6 +191,8 @@ INLINE void interleaved_run(const struct interleaved *in, enum interleaved_kind 
             interleaved_run(in, KIND_FOUR, n_blocks, n_tokens, out);                               \
         else if (in->kind == KIND_FP4)                                                             \
             interleaved_run(in, KIND_FP4, n_blocks, n_tokens, out);                                \
+        else if (in->kind == KIND_INT4)                                                            \
+            interleaved_run(in, KIND_INT4, n_blocks, n_tokens, out);                               \
         else                                                                                       \
             interleaved_run(in, KIND_EIGHT, n_blocks, n_tokens, out);                              \
     }
@@ -202,12 +206,19 @@ INTERLEAVED(interleaved_many_two, INTERLEAVED_BLOCKS, 2)
 #define interleaved_many_two interleaved_two
 #endif
 
+static enum interleaved_kind interleaved_kind_of(const struct quant *quant)
+{
+    if (quant->codes == QUANT_CODES_FP4)
+        return KIND_FP4;
+    if (!quant->has_bias)
+        return KIND_INT4;
+    return quant->bits == 8 ? KIND_EIGHT : KIND_FOUR;
+}
+
 static struct interleaved interleaved_of(const struct weight *w)
 {
     const size_t n_groups = w->n_cols / w->quant->group;
-    const enum interleaved_kind kind = w->quant->codes == QUANT_CODES_FP4 ? KIND_FP4
-                                       : w->quant->bits == 8              ? KIND_EIGHT
-                                                                          : KIND_FOUR;
+    const enum interleaved_kind kind = interleaved_kind_of(w->quant);
     return (struct interleaved){.codes = w->parts[0], .scales = w->parts[1], .biases = w->parts[2],
                                 .codes_step = w->n_cols * w->quant->bits / 8 * LANES,
                                 .scales_step = n_groups * KIND_SCALE_BYTES(kind) * LANES,
@@ -219,7 +230,7 @@ static void interleaved_move(struct interleaved *in, size_t n_blocks)
 {
     in->codes += n_blocks * in->codes_step;
     in->scales += n_blocks * in->scales_step;
-    if (in->kind != KIND_FP4)
+    if (KIND_HAS_BIAS(in->kind))
         in->biases += n_blocks * in->scales_step;
 }
 
@@ -299,7 +310,7 @@ static void interleaved_fill(const struct weight *w, size_t first, uint8_t *code
     interleaved_codes(in.codes, w->n_cols, in.kind, codes);
     for (size_t g = 0; g < in.n_groups; g++) {
         vf_store(scales + g * LANES, scales_at(in.scales, g, in.kind, in.is_f16));
-        if (in.kind != KIND_FP4)
+        if (KIND_HAS_BIAS(in.kind))
             vf_store(biases + g * LANES, scales_at(in.biases, g, in.kind, in.is_f16));
     }
 }

@@ -33,4 +33,27 @@ static uint64_t int8_peak(uint64_t n_rounds)
     return n_rounds * PEAK_CHAINS * LANES * 4 * 2;
 }
 
+#define FMA_CHAINS 12 /* any level has registers for them, and they hide the latency */
+
+static uint64_t fma_peak(uint64_t n_rounds)
+{
+    const volatile float factor = 0.5f; /* or the compiler computes the loop in advance */
+    const vp term = vp_set1((float)(n_rounds % 3));
+    vp acc[FMA_CHAINS];
+    UNROLL for (unsigned k = 0; k < FMA_CHAINS; k++)
+        acc[k] = vp_set1((float)k); /* all different, or the compiler merges them */
+    for (uint64_t i = 0; i < n_rounds; i++) {
+        const vp x = vp_set1(factor);
+        UNROLL for (unsigned k = 0; k < FMA_CHAINS; k++)
+            acc[k] = vp_fma(acc[k], x, term);
+    }
+    float sums[FMA_CHAINS][PART_LANES];
+    UNROLL for (unsigned k = 0; k < FMA_CHAINS; k++)
+        vp_store(sums[k], acc[k]);
+    volatile float keep = 0;
+    for (unsigned k = 0; k < FMA_CHAINS * PART_LANES; k++)
+        keep += sums[k / PART_LANES][k % PART_LANES];
+    return n_rounds * FMA_CHAINS * PART_LANES * 2;
+}
+
 #endif

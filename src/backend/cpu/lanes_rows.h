@@ -61,6 +61,15 @@ static void transpose_halves(const uint8_t *const rows[LANES], size_t n_groups, 
 }
 #endif
 
+/* The same for the scales of affine rows, and for their biases where the format has them. */
+static void transpose_scales(const struct quant *quant, const struct row_block *block,
+                             size_t n_groups, float *scales, float *biases)
+{
+    transpose_halves(block->scales, n_groups, quant->scale == &quant_f16, scales);
+    if (quant->has_bias)
+        transpose_halves(block->biases, n_groups, quant->scale == &quant_f16, biases);
+}
+
 /* Unpacks columns [begin, end) of sixteen rows: codes[row * CHUNK], and scales and biases by
  * group and row as above. */
 #define UNPACK_BLOCKS(format, columns, bytes, group)                                               \
@@ -123,7 +132,7 @@ static void split_nibble_columns(const int8_t *q, size_t n, int8_t *split)
  * the same place sixteen rows further on, which is prefetched meanwhile. */
 INLINE vf direct_row_block(const struct row_block *block, const struct fold_inputs *f,
                            const int8_t *q, size_t n_cols, unsigned bits, unsigned group,
-                           size_t ahead)
+                           bool has_bias, size_t ahead)
 {
     vf acc = vf_zero();
     vi dots[SPAN / KERNEL_SMALLEST_GROUP];
@@ -140,7 +149,7 @@ INLINE vf direct_row_block(const struct row_block *block, const struct fold_inpu
             vi_dots_nibbles(rows, q + at, SPAN, group, dots);
         else
             vi_dots_bytes(rows, q + at, SPAN, group, true, dots);
-        acc = fold_span(acc, dots, f, at / group, SPAN / group, true, bits == 8);
+        acc = fold_span(acc, dots, f, at / group, SPAN / group, has_bias, bits == 8);
     }
     if (at < n_cols) {
         const unsigned rest = (unsigned)(n_cols - at);
@@ -150,15 +159,17 @@ INLINE vf direct_row_block(const struct row_block *block, const struct fold_inpu
             vi_dots_nibbles(rows, q + at, rest, group, dots);
         else
             vi_dots_bytes(rows, q + at, rest, group, true, dots);
-        acc = fold_span(acc, dots, f, at / group, rest / group, true, bits == 8);
+        acc = fold_span(acc, dots, f, at / group, rest / group, has_bias, bits == 8);
     }
     return acc;
 }
 
 #define DIRECT(bits)                                                                               \
-    (quant->group == 32   ? direct_row_block(block, &f, q, n_cols, bits, 32, ahead)                \
-     : quant->group == 64 ? direct_row_block(block, &f, q, n_cols, bits, 64, ahead)                \
-                          : direct_row_block(block, &f, q, n_cols, bits, 128, ahead))
+    (bits == 4 && !quant->has_bias                                                                 \
+         ? direct_row_block(block, &f, q, n_cols, bits, 32, false, ahead)                          \
+     : quant->group == 32 ? direct_row_block(block, &f, q, n_cols, bits, 32, true, ahead)          \
+     : quant->group == 64 ? direct_row_block(block, &f, q, n_cols, bits, 64, true, ahead)          \
+                          : direct_row_block(block, &f, q, n_cols, bits, 128, true, ahead))
 
 /* scratch: scales and biases [n_groups, 16] each, then the activations in their order. */
 static void direct_block(const struct kernel_matmul *m, const struct row_block *block,
@@ -169,8 +180,7 @@ static void direct_block(const struct kernel_matmul *m, const struct row_block *
     const size_t padded = (n_cols + SPAN - 1) / SPAN * SPAN;
     const size_t ahead = quant_part_row_bytes(quant, 0, n_cols) * LANES;
     float *scales = m->scratch, *biases = scales + n_groups * LANES;
-    transpose_halves(block->scales, n_groups, quant->scale == &quant_f16, scales);
-    transpose_halves(block->biases, n_groups, quant->scale == &quant_f16, biases);
+    transpose_scales(quant, block, n_groups, scales, biases);
     for (size_t t = 0; t < m->n; t++) {
         const struct fold_inputs f = fold_inputs_of(m, t, n_groups, scales, biases);
         const int8_t *q = ordered != NULL ? ordered + t * padded
@@ -247,8 +257,7 @@ static void unpacked_block(const struct kernel_matmul *m, const struct row_block
     float *biases = scales + (is_affine ? n_groups : CHUNK / group) * LANES;
     vf acc[PANEL_TOKENS];
     if (is_affine) {
-        transpose_halves(block->scales, n_groups, quant->scale == &quant_f16, scales);
-        transpose_halves(block->biases, n_groups, quant->scale == &quant_f16, biases);
+        transpose_scales(quant, block, n_groups, scales, biases);
     }
     for (size_t begin = 0; begin < n_cols; begin += CHUNK) {
         const size_t end = begin + CHUNK < n_cols ? begin + CHUNK : n_cols, g = begin / group;
@@ -338,8 +347,7 @@ static void panel_fill(const struct kernel_matmul *m, const struct row_block *bl
         return;
     }
     if (is_affine) {
-        transpose_halves(block->scales, n_groups, quant->scale == &quant_f16, scales);
-        transpose_halves(block->biases, n_groups, quant->scale == &quant_f16, biases);
+        transpose_scales(quant, block, n_groups, scales, biases);
     }
     if (panel_codes_of(quant, block, n_cols, to))
         return;

@@ -22,7 +22,7 @@
 #define STREAMS 8
 #define STREAM_BYTES (2 * MEM_CACHE_LINE)
 #define STEP_BYTES (STREAMS * STREAM_BYTES)
-/* One pass of the int8 loop takes about this long. */
+/* One pass of a loop of multiply-adds takes about this long. */
 #define PEAK_PASS_NS 40000000
 
 /* ---- passes --------------------------------------------------------------------------------- */
@@ -138,7 +138,7 @@ int machine_measure_read(const struct machine_run *run, uint64_t bytes,
     return rc;
 }
 
-/* ---- int8 ----------------------------------------------------------------------------------- */
+/* ---- multiply-adds -------------------------------------------------------------------------- */
 
 struct peak_job {
     machine_peak_fn *peak;
@@ -176,7 +176,7 @@ static uint64_t rounds_of_a_pass(machine_peak_fn *peak)
     }
 }
 
-int machine_measure_int8(const struct machine_run *run, machine_peak_fn *int8_peak,
+int machine_measure_peak(const struct machine_run *run, machine_peak_fn *peak,
                          struct fm_speed *speed, struct fm_error *err)
 {
     *speed = (struct fm_speed){0};
@@ -184,7 +184,7 @@ int machine_measure_int8(const struct machine_run *run, machine_peak_fn *int8_pe
     int rc = pool_open(run->n_threads, run->is_pinned, &pool, err);
     if (rc != 0)
         return rc;
-    struct peak_job job = {.peak = int8_peak, .n_rounds = rounds_of_a_pass(int8_peak)};
+    struct peak_job job = {.peak = peak, .n_rounds = rounds_of_a_pass(peak)};
     run_passes(run, pool, peak_part, &job, peak_amount, speed);
     pool_close(pool);
     return 0;

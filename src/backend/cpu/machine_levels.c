@@ -10,7 +10,8 @@ static struct machine_level described(const struct level *level)
     return (struct machine_level){.name = level->name, .needs = level->summary,
                                   .is_usable = is_usable,
                                   .is_default = level == level_best(),
-                                  .int8_peak = kernels.int8_peak};
+                                  .int8_peak = kernels.int8_peak,
+                                  .fma_peak = kernels.fma_peak};
 }
 
 bool machine_level(unsigned i, struct machine_level *level)

@@ -67,7 +67,7 @@ static void test_int8(void **state)
 {
     (void)state;
     struct fm_speed speed;
-    assert_int_equal(machine_measure_int8(&(struct machine_run){.n_threads = 2, .n_passes = 3},
+    assert_int_equal(machine_measure_peak(&(struct machine_run){.n_threads = 2, .n_passes = 3},
                                           slow_peak, &speed, NULL), 0);
     assert_speed(&speed);
     assert_true(speed.median > 1e6);
@@ -81,7 +81,7 @@ static void test_faults(void **state)
     const struct machine_run none = {.n_passes = 5}, two = {.n_threads = 2, .n_passes = 5};
     assert_int_equal(machine_measure_read(&none, 4096, &speed, &err), FM_ERR_ARG);
     assert_true(speed.median == 0);
-    assert_int_equal(machine_measure_int8(&none, slow_peak, &speed, &err), FM_ERR_ARG);
+    assert_int_equal(machine_measure_peak(&none, slow_peak, &speed, &err), FM_ERR_ARG);
     for (long nth = 1; nth <= 4; nth++) {
         mem_fail_at(nth);
         assert_int_equal(machine_measure_read(&two, 4096, &speed, &err), FM_ERR_NOMEM);
@@ -134,7 +134,7 @@ static void test_only_use_asks_for_tiles(void **state)
                      level.is_usable ? 0 : FM_ERR_UNSUPPORTED);
     assert_true(may_use_tiles() == level.is_usable);
     if (level.is_usable)
-        assert_int_equal(machine_measure_int8(&(struct machine_run){.n_threads = 2, .n_passes = 1},
+        assert_int_equal(machine_measure_peak(&(struct machine_run){.n_threads = 2, .n_passes = 1},
                                               level.int8_peak, &speed, NULL), 0);
 }
 #endif

@@ -123,7 +123,7 @@ static void carve_all(struct carver *c, struct backend_cuda *cuda, const struct 
 {
     static const size_t groups[CUDA_GROUP_SIZES] = {16, 32, 64, 128};
     const uint64_t n_input = cuda_input_floats(o);
-    const uint64_t n_hidden = o->max_ffn_rows * mem_round_up(o->max_intermediate, CUDA_MAX_GROUP);
+    const uint64_t n_hidden = backend_max_hidden(o);
     for (unsigned i = 0; i < CUDA_GROUP_SIZES; i++)
         carve_quantized(c, &cuda->input[i], groups[i], n_input);
     cuda->gate = carve(c, n_hidden, sizeof(float));

@@ -13,9 +13,12 @@
 
 #define GPU_ONE_SLICES (GPU_ONE_WARPS * 8) /* of all warps, at a time */
 
-/* What a thread reads of a weight. With IS_FP4 it is MXFP4 in two parts: the nibbles name levels,
- * and a scale is a byte. */
-template <uint32_t GROUP, bool IS_FP4> struct gpu_slice {
+/* The nibbles of an affine weight; of one without biases; or of MXFP4 in two parts, where they name
+ * levels and a scale is a byte. */
+enum gpu_nibbles { GPU_AFFINE, GPU_INT4, GPU_FP4 };
+
+/* What a thread reads of a weight. */
+template <uint32_t GROUP, gpu_nibbles KIND> struct gpu_slice {
     enum : uint32_t {
         n_words = GPU_ONE_SLICE / 8,
         n_groups = GROUP < GPU_ONE_SLICE ? GPU_ONE_SLICE / GROUP : 1,
@@ -34,12 +37,13 @@ template <uint32_t GROUP, bool IS_FP4> struct gpu_slice {
             words[i] = gpu_stream_four(at + i * 64);
         GPU_UNROLL
         for (uint32_t j = 0; j < n_groups; j++) {
-            if (IS_FP4) {
+            if (KIND == GPU_FP4) {
                 scale[j].low = gpu_load_word(w.parts[1] + scale_at + j * 16);
                 continue;
             }
             scale[j] = gpu_stream_pair(w.parts[1] + 2 * (scale_at + j * 16));
-            bias[j] = gpu_stream_pair(w.parts[2] + 2 * (scale_at + j * 16));
+            if (KIND == GPU_AFFINE)
+                bias[j] = gpu_stream_pair(w.parts[2] + 2 * (scale_at + j * 16));
         }
     }
 };
@@ -54,14 +58,15 @@ GPU_FN struct gpu_pair gpu_even_and_odd(uint32_t first, uint32_t second)
 GPU_FN float gpu_half_of(unsigned plain, const struct gpu_pair &halves, uint32_t r)
 {
     const uint32_t half = (r < 2 ? halves.low : halves.high) >> r % 2 * 16;
-    return gpu_affine_scales<1>::value(plain, half);
+    return gpu_affine_scales<1, true>::value(plain, half);
 }
 
 /* Scale of row r of four. */
-template <bool IS_FP4>
+template <gpu_nibbles KIND>
 GPU_FN float gpu_one_scale(unsigned plain, const struct gpu_pair &scales, uint32_t r)
 {
-    return IS_FP4 ? codes_mxfp4_scale(scales.low >> 8 * r & 0xff) : gpu_half_of(plain, scales, r);
+    return KIND == GPU_FP4 ? codes_mxfp4_scale(scales.low >> 8 * r & 0xff)
+                           : gpu_half_of(plain, scales, r);
 }
 
 /* Where a thread finds its columns of the input, and the scales of their groups. */
@@ -91,7 +96,7 @@ struct gpu_one_shared {
 };
 
 /* Sums of a group's words with the input's columns from c on. */
-template <uint32_t N, bool IS_FP4, class input>
+template <uint32_t N, gpu_nibbles KIND, class input>
 GPU_FN void gpu_one_dot(const struct gpu_four *words, const input &in, uint32_t c, int32_t sum[4])
 {
     GPU_UNROLL
@@ -100,12 +105,12 @@ GPU_FN void gpu_one_dot(const struct gpu_four *words, const input &in, uint32_t 
         GPU_UNROLL
         for (uint32_t k = 0; k < 2; k++) {
             const uint32_t first = columns.words[2 * k], second = columns.words[2 * k + 1];
-            const struct gpu_pair x = IS_FP4 ? gpu_pair{first, second}
-                                             : gpu_even_and_odd(first, second);
+            const struct gpu_pair x = KIND == GPU_FP4 ? gpu_pair{first, second}
+                                                      : gpu_even_and_odd(first, second);
             GPU_UNROLL
             for (uint32_t r = 0; r < 4; r++) {
                 const uint32_t codes = words[i + k].words[r];
-                if (IS_FP4) {
+                if (KIND == GPU_FP4) {
                     sum[r] = gpu_dot4_unsigned(gpu_look_up(codes_fp4_doubled, codes),
                                                (int32_t)x.low, sum[r]);
                     sum[r] = gpu_dot4_unsigned(gpu_look_up(codes_fp4_doubled, codes >> 16),
@@ -121,21 +126,23 @@ GPU_FN void gpu_one_dot(const struct gpu_four *words, const input &in, uint32_t 
 
 /* Multiplies slice s of the input's, or none; leaves [groups, 16 rows] of factor, sum, bias,
  * offset in slot s - from. Row r lies at r % 4 * 4 + r / 4. The warp meets. */
-template <uint32_t GROUP, bool IS_FP4, class input>
-GPU_FN void gpu_one_multiply(unsigned plain, const struct gpu_slice<GROUP, IS_FP4> &slice,
+template <uint32_t GROUP, gpu_nibbles KIND, class input>
+GPU_FN void gpu_one_multiply(unsigned plain, const struct gpu_slice<GROUP, KIND> &slice,
                              const input &in, uint32_t s, uint32_t from, bool is_there,
                              gpu_shared<float> to)
 {
-    constexpr uint32_t n_groups = gpu_slice<GROUP, IS_FP4>::n_groups;
-    constexpr uint32_t per_group = gpu_slice<GROUP, IS_FP4>::n_words / n_groups;
+    constexpr uint32_t n_groups = gpu_slice<GROUP, KIND>::n_groups;
+    constexpr uint32_t per_group = gpu_slice<GROUP, KIND>::n_words / n_groups;
+    constexpr bool has_bias = KIND == GPU_AFFINE;
+    constexpr int32_t zero = KIND == GPU_FP4 ? CODES_MXFP4_ZERO : CODES_INT4_ZERO;
     const uint32_t c = is_there ? s * GPU_ONE_SLICE : 0;
     GPU_UNROLL
     for (uint32_t j = 0; j < n_groups; j++) {
         const float in_scale = in.scale_of(c / GROUP + j);
-        const float offset = IS_FP4 ? 0 : in.offset_of(c / GROUP + j);
-        const int32_t start = IS_FP4 ? -CODES_MXFP4_ZERO * in.sum_of(c / GROUP + j) : 0;
+        const float offset = has_bias ? in.offset_of(c / GROUP + j) : 0;
+        const int32_t start = has_bias ? 0 : -zero * in.sum_of(c / GROUP + j);
         int32_t sum[4] = {start, start, start, start};
-        gpu_one_dot<per_group, IS_FP4>(slice.words + j * per_group, in, c + j * GROUP, sum);
+        gpu_one_dot<per_group, KIND>(slice.words + j * per_group, in, c + j * GROUP, sum);
         const uint32_t slot = GROUP > GPU_ONE_SLICE ? (s - from) / 2 : (s - from) * n_groups + j;
         GPU_UNROLL
         for (uint32_t r = 0; r < 4; r++) {
@@ -143,9 +150,9 @@ GPU_FN void gpu_one_multiply(unsigned plain, const struct gpu_slice<GROUP, IS_FP
                 sum[r] += gpu_shuffle_xor(sum[r], 4);
             if (is_there && (GROUP <= GPU_ONE_SLICE || s % 2 == 0))
                 gpu_put_quad(to, (slot * 16 + r * 4 + gpu_lane() % 4) * 4,
-                             {{gpu_one_scale<IS_FP4>(plain, slice.scale[j], r) * in_scale,
+                             {{gpu_one_scale<KIND>(plain, slice.scale[j], r) * in_scale,
                                (float)sum[r],
-                               IS_FP4 ? 0 : gpu_half_of(plain, slice.bias[j], r), offset}});
+                               has_bias ? gpu_half_of(plain, slice.bias[j], r) : 0, offset}});
         }
     }
 }
@@ -181,9 +188,9 @@ template <uint32_t GROUP> GPU_FN struct gpu_one_plan gpu_one_plan_of(uint32_t n_
 
 /* Multiplies and folds. The first slices have been read. With more columns than the warps have at a
  * time there are sixteen rows. */
-template <uint32_t GROUP, bool IS_FP4, class input>
+template <uint32_t GROUP, gpu_nibbles KIND, class input>
 GPU_FN void gpu_one_tile(const struct gpu_work &work, const struct gpu_one_plan &plan,
-                         struct gpu_slice<GROUP, IS_FP4> &slice, const input &in,
+                         struct gpu_slice<GROUP, KIND> &slice, const input &in,
                          gpu_shared<float> groups)
 {
     const struct gpu_product &p = work.p;
@@ -193,14 +200,14 @@ GPU_FN void gpu_one_tile(const struct gpu_work &work, const struct gpu_one_plan 
     for (uint32_t from = 0; from < plan.n_slices; from += plan.at_a_time) {
         const uint32_t left = plan.n_slices - from, next = from + plan.at_a_time + plan.first;
         const uint32_t n = left < plan.at_a_time ? left : plan.at_a_time;
-        gpu_one_multiply<GROUP, IS_FP4>(p.w.format.scale, slice, in, from + plan.first, from,
+        gpu_one_multiply<GROUP, KIND>(p.w.format.scale, slice, in, from + plan.first, from,
                                         plan.own < n_rows && plan.first < n,
                                         groups + plan.own / 16 * plan.per_rows);
         if (plan.own < n_rows && next < plan.n_slices)
             slice.read(p.w, tile.first + plan.own, next);
         gpu_barrier();
         if (row < n_rows)
-            acc = gpu_one_fold<!IS_FP4>(groups + row / 16 * plan.per_rows,
+            acc = gpu_one_fold<KIND == GPU_AFFINE>(groups + row / 16 * plan.per_rows,
                                         n * GPU_ONE_SLICE / GROUP, row % 16, acc);
         gpu_barrier();
     }
@@ -235,14 +242,14 @@ GPU_FN void gpu_one_activate(const struct gpu_product &p, uint32_t t, const gpu_
     gpu_barrier();
 }
 
-template <uint32_t GROUP, bool IS_FP4>
+template <uint32_t GROUP, gpu_nibbles KIND>
 GPU_FN void gpu_one_rows(struct gpu_work &work, gpu_shared<float> groups,
                          const gpu_one_shared &hidden)
 {
     struct gpu_product &p = work.p;
     const struct gpu_tile &tile = work.tile;
     const struct gpu_one_plan plan = gpu_one_plan_of<GROUP>(p.w.n_cols);
-    struct gpu_slice<GROUP, IS_FP4> slice = {};
+    struct gpu_slice<GROUP, KIND> slice = {};
     if (p.bases != NULL) {
         gpu_wait();
         gpu_find_expert(work);
@@ -253,13 +260,13 @@ GPU_FN void gpu_one_rows(struct gpu_work &work, gpu_shared<float> groups,
         gpu_wait();
     if (p.up != NULL) {
         gpu_one_activate(p, tile.t, hidden);
-        gpu_one_tile<GROUP, IS_FP4>(work, plan, slice, hidden, groups);
+        gpu_one_tile<GROUP, KIND>(work, plan, slice, hidden, groups);
         return;
     }
     const size_t row = gpu_input_row(p, tile.t), g = row * (p.w.n_cols / GROUP);
     const gpu_one_global in = {p.in.q + row * p.w.n_cols, p.in.scale + g, p.in.offset + g,
                                p.in.sum + g};
-    gpu_one_tile<GROUP, IS_FP4>(work, plan, slice, in, groups);
+    gpu_one_tile<GROUP, KIND>(work, plan, slice, in, groups);
 }
 
 GPU_KERNEL_FOR(GPU_MATMUL_THREADS, 3) void gpu_matmul_one(const struct gpu_matmul_one_args a)
@@ -271,13 +278,15 @@ GPU_KERNEL_FOR(GPU_MATMUL_THREADS, 3) void gpu_matmul_one(const struct gpu_matmu
     struct gpu_work work = gpu_find_tile(a.list, GPU_MATMUL_ONE);
     const gpu_one_shared hidden = {q, scale, offset};
     if (work.p.w.format.codes == QUANT_CODES_FP4)
-        gpu_one_rows<32, true>(work, groups, hidden);
+        gpu_one_rows<32, GPU_FP4>(work, groups, hidden);
+    else if (!work.p.w.format.has_bias)
+        gpu_one_rows<32, GPU_INT4>(work, groups, hidden);
     else if (work.p.w.format.group == 64)
-        gpu_one_rows<64, false>(work, groups, hidden);
+        gpu_one_rows<64, GPU_AFFINE>(work, groups, hidden);
     else if (work.p.w.format.group == 32)
-        gpu_one_rows<32, false>(work, groups, hidden);
+        gpu_one_rows<32, GPU_AFFINE>(work, groups, hidden);
     else
-        gpu_one_rows<128, false>(work, groups, hidden);
+        gpu_one_rows<128, GPU_AFFINE>(work, groups, hidden);
 }
 
 /* ---- floats and halves ----------------------------------------------------------------------- */

@@ -151,7 +151,7 @@ GPU_FN void gpu_load_affine(const struct gpu_weight &w, uint32_t r, uint32_t g,
     const uint32_t group_bytes = group * bits / 8;
     const uint64_t row_bytes = (uint64_t)w.n_cols * bits / 8;
     to->scale = gpu_affine_scale(w, 1, r, g);
-    to->bias = gpu_affine_scale(w, 2, r, g);
+    to->bias = w.format.has_bias ? gpu_affine_scale(w, 2, r, g) : 0;
     if (!w.is_interleaved) {
         uint8_t codes[GPU_MAX_GROUP];
         codes_affine(w.parts[0] + r * row_bytes + (uint64_t)g * group_bytes, bits, codes, group);

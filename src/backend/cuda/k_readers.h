@@ -39,8 +39,8 @@ GPU_FN uint32_t gpu_spread_bits(uint32_t bits)
 
 /* ---- affine formats, sixteen rows side by side ----------------------------------------------- */
 
-/* Scales and biases: a lane has four rows of a group. */
-template <uint32_t N> struct gpu_affine_scales {
+/* Scales and biases, if there are any: a lane has four rows of a group. */
+template <uint32_t N, bool HAS_BIAS> struct gpu_affine_scales {
     struct gpu_pair scale, bias;
 
     GPU_METHOD void read(const struct gpu_weight &w, uint32_t row, uint32_t g)
@@ -50,7 +50,8 @@ template <uint32_t N> struct gpu_affine_scales {
         if (j >= N || g + j >= n_groups)
             return;
         scale = gpu_stream_pair(w.parts[1] + 2 * at);
-        bias = gpu_stream_pair(w.parts[2] + 2 * at);
+        if (HAS_BIAS)
+            bias = gpu_stream_pair(w.parts[2] + 2 * at);
     }
 
     GPU_METHOD static float value(unsigned plain, uint32_t half)
@@ -74,14 +75,16 @@ template <uint32_t N> struct gpu_affine_scales {
         if (gpu_lane() / 4 >= N)
             return;
         put(w.format.scale, scales, scale);
-        put(w.format.scale, biases, bias);
+        if (HAS_BIAS)
+            put(w.format.scale, biases, bias);
     }
 };
 
 /* Codes of four bits. The columns are the nibbles of a word in ascending order: the even ones are
  * the low nibbles of its bytes. */
-template <uint32_t GROUP, uint32_t N> struct gpu_affine4 : gpu_affine_scales<N> {
-    enum : uint32_t { group = GROUP, n = N, has_bias = 1 };
+template <uint32_t GROUP, uint32_t N, bool HAS_BIAS>
+struct gpu_affine4 : gpu_affine_scales<N, HAS_BIAS> {
+    enum : uint32_t { group = GROUP, n = N, has_bias = HAS_BIAS };
     struct gpu_pair words[N * GROUP / 32]; /* of both rows */
 
     GPU_METHOD void read(const struct gpu_weight &w, uint32_t row, uint32_t, uint32_t g)
@@ -93,7 +96,7 @@ template <uint32_t GROUP, uint32_t N> struct gpu_affine4 : gpu_affine_scales<N> 
         for (uint32_t u = 0; u < N * GROUP / 32; u++)
             if (first + u < n_units)
                 words[u] = gpu_stream_pair(at + u * 256);
-        gpu_affine_scales<N>::read(w, row, g);
+        gpu_affine_scales<N, HAS_BIAS>::read(w, row, g);
     }
 
     GPU_METHOD void codes(uint32_t unit, uint32_t a[4]) const
@@ -113,7 +116,7 @@ template <uint32_t GROUP, uint32_t N> struct gpu_affine4 : gpu_affine_scales<N> 
 };
 
 /* Codes of eight bits. */
-template <uint32_t GROUP, uint32_t N> struct gpu_affine8 : gpu_affine_scales<N> {
+template <uint32_t GROUP, uint32_t N> struct gpu_affine8 : gpu_affine_scales<N, true> {
     enum : uint32_t { group = GROUP, n = N, has_bias = 1 };
     struct gpu_pair first[N * GROUP / 32], second[N * GROUP / 32]; /* words of four columns */
 
@@ -128,7 +131,7 @@ template <uint32_t GROUP, uint32_t N> struct gpu_affine8 : gpu_affine_scales<N> 
                 first[u] = gpu_stream_pair(at + u * 512);
                 second[u] = gpu_stream_pair(at + u * 512 + 64);
             }
-        gpu_affine_scales<N>::read(w, row, g);
+        gpu_affine_scales<N, true>::read(w, row, g);
     }
 
     GPU_METHOD void codes(uint32_t unit, uint32_t a[4]) const
@@ -208,8 +211,8 @@ GPU_FN uint32_t gpu_scale_row() { return gpu_lane() % GPU_TILE_ROWS; }
 
 /* Codes of any number of bits; eight of them are as many bytes as one has bits. Few models have
  * such rows, so they are read where they are needed. */
-template <uint32_t GROUP, uint32_t N> struct gpu_affine_rows {
-    enum : uint32_t { group = GROUP, n = N, has_bias = 1 };
+template <uint32_t GROUP, uint32_t N, bool HAS_BIAS> struct gpu_affine_rows {
+    enum : uint32_t { group = GROUP, n = N, has_bias = HAS_BIAS };
     const uint8_t *at[2];
     uint32_t bits, n_left; /* groups */
     uint64_t scale_at;
@@ -257,7 +260,8 @@ template <uint32_t GROUP, uint32_t N> struct gpu_affine_rows {
             const uint64_t from = 2 * (scale_at + j);
             const uint32_t to = j * GPU_TILE_ROWS + gpu_scale_row();
             scales[to] = gpu_plain_value(w.format.scale, w.parts[1] + from);
-            biases[to] = gpu_plain_value(w.format.scale, w.parts[2] + from);
+            if (HAS_BIAS)
+                biases[to] = gpu_plain_value(w.format.scale, w.parts[2] + from);
         }
     }
 };
@@ -678,11 +682,22 @@ GPU_FN void gpu_with_affine(const struct gpu_weight &w, const work_type &work)
     constexpr uint32_t n = GPU_READER_GROUPS(COLUMNS, GROUP);
     constexpr uint32_t n_wide = GPU_READER_GROUPS(COLUMNS / 2, GROUP);
     if (!w.is_interleaved)
-        work.template run<gpu_affine_rows<GROUP, n>>();
+        work.template run<gpu_affine_rows<GROUP, n, true>>();
     else if (w.format.bits == 4)
-        work.template run<gpu_affine4<GROUP, n>>();
+        work.template run<gpu_affine4<GROUP, n, true>>();
     else
         work.template run<gpu_affine8<GROUP, n_wide>>();
+}
+
+/* The same for codes of four bits without biases. */
+template <uint32_t COLUMNS, class work_type>
+GPU_FN void gpu_with_int4(const struct gpu_weight &w, const work_type &work)
+{
+    constexpr uint32_t n = GPU_READER_GROUPS(COLUMNS, 32);
+    if (w.is_interleaved)
+        work.template run<gpu_affine4<32, n, false>>();
+    else
+        work.template run<gpu_affine_rows<32, n, false>>();
 }
 
 /* The same for MXFP4 in two parts. */
@@ -717,7 +732,9 @@ GPU_FN void gpu_with_reader(const struct gpu_weight &w, const work_type &work)
     case QUANT_CODES_Q5_K: work.template run<gpu_k45<QUANT_CODES_Q5_K>>(); break;
     case QUANT_CODES_IQ4_XS: work.template run<gpu_iq4_xs>(); break;
     default:
-        if (w.format.group == 32)
+        if (!w.format.has_bias)
+            gpu_with_int4<COLUMNS>(w, work);
+        else if (w.format.group == 32)
             gpu_with_affine<COLUMNS, 32>(w, work);
         else if (w.format.group == 64)
             gpu_with_affine<COLUMNS, 64>(w, work);

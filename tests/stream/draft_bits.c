@@ -1,0 +1,382 @@
+/* draft_bits MODEL: drafts change no bit. Sessions are given a text that repeats itself with
+ * changes, so that drafts are right and wrong at every distance. The logits of every token must be
+ * those of a session without drafts:
+ * - for every number of drafts, with every level of kernels and with 1 and 2 threads
+ * - from the smallest budget to all experts in memory
+ * - with eight sessions in a batch, each with its own text
+ * - after going back, after saving and loading, and after a cancelled token */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/limits.h"
+#include "flashmoe_lab.h"
+
+#define N_PROMPT 40
+#define N_TEXT 320 /* the text ends in the second block of keys and values */
+#define N_SESSIONS 8
+#define CONTEXT 384
+#define N_LAYERS 64
+
+static const char *model_path;
+static unsigned vocabulary;
+static int32_t texts[N_SESSIONS][N_TEXT];
+static char expected[N_SESSIONS][33];
+static uint8_t expected_heat[N_LAYERS][LIMIT_EXPERTS]; /* after the first text */
+
+static void must(int rc, const struct fm_error *err)
+{
+    if (rc != 0)
+        fail_msg("%s", err->text);
+}
+
+static uint32_t random_number(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+/* Makes a text of pieces that were there before, and a new token behind each. */
+static void make_text(int32_t *text, uint32_t seed)
+{
+    uint32_t n = N_PROMPT;
+    for (uint32_t i = 0; i < N_PROMPT; i++)
+        text[i] = (int32_t)(random_number(&seed) % vocabulary);
+    while (n < N_TEXT) {
+        const uint32_t length = 4 + random_number(&seed) % 9;
+        const uint32_t from = random_number(&seed) % (n - length);
+        for (uint32_t i = 0; i < length && n < N_TEXT; i++)
+            text[n++] = text[from + i];
+        if (n < N_TEXT)
+            text[n++] = (int32_t)(random_number(&seed) % vocabulary);
+    }
+}
+
+static struct fm_model_options options_with(unsigned n_drafts, unsigned n_sessions)
+{
+    struct fm_model_options o = {.size = sizeof o, .n_context = CONTEXT, .n_threads = 1};
+    o.n_sessions = n_sessions;
+    o.n_drafts = n_drafts;
+    o.n_marks = 2;
+    o.draft = FM_ON;
+    return o;
+}
+
+static struct fm_model *open_model(const struct fm_model_options *options)
+{
+    struct fm_error err = {0};
+    struct fm_model *model = NULL;
+    must(fm_model_open(model_path, options, &model, &err), &err);
+    return model;
+}
+
+static struct fm_session *open_session(struct fm_model *model)
+{
+    struct fm_error err = {0};
+    struct fm_session *session = NULL;
+    must(fm_session_open(model, &session, &err), &err);
+    return session;
+}
+
+static struct fm_stats stats_of(const struct fm_model *model)
+{
+    struct fm_stats s = {.size = sizeof s};
+    assert_int_equal(fm_model_stats(model, &s), 0);
+    return s;
+}
+
+/* Evaluates text[from, to): a prompt in one call, the rest token by token. */
+static void feed(struct fm_session *session, const int32_t *text, unsigned from, unsigned to)
+{
+    struct fm_error err = {0};
+    if (from < N_PROMPT) {
+        must(fm_session_eval(session, text + from, N_PROMPT - from, &err), &err);
+        from = N_PROMPT;
+    }
+    for (unsigned i = from; i < to; i++) {
+        must(fm_session_eval(session, text + i, 1, &err), &err);
+        assert_int_equal(fm_session_position(session), i + 1);
+    }
+}
+
+static void expect_hash(const struct fm_session *session, unsigned text)
+{
+    char hash[33];
+    fm_session_logits_hash(session, hash);
+    assert_string_equal(hash, expected[text]);
+}
+
+/* Drafts at every distance were right, and some were wrong; right ones cost no pass. */
+static void check_stats(const struct fm_stats *s, unsigned n_drafts, unsigned n_tokens)
+{
+    uint64_t n_accepted = 0;
+    for (unsigned i = 0; i < FM_DRAFTS_MAX; i++) {
+        if (i < n_drafts)
+            assert_in_range(s->n_drafts_accepted[i], 1, s->n_drafted[i] - 1);
+        else
+            assert_int_equal(s->n_drafted[i], 0);
+        n_accepted += s->n_drafts_accepted[i];
+    }
+    assert_int_equal(s->n_decode_tokens, n_tokens);
+    if (n_tokens == N_TEXT - N_PROMPT) /* one session: a pass has one of its tokens */
+        assert_int_equal(s->n_decode_passes + n_accepted, n_tokens);
+}
+
+static void look_at_heat(const struct fm_model *model, uint8_t heat[N_LAYERS][LIMIT_EXPERTS])
+{
+    for (unsigned l = 0; l < N_LAYERS && fm_model_experts(model, l, NULL, heat[l]); l++)
+        ;
+}
+
+/* Only accepted tokens count as uses of their experts, in the order of the text. */
+static void expect_heat(const struct fm_model *model)
+{
+    static uint8_t heat[N_LAYERS][LIMIT_EXPERTS];
+    look_at_heat(model, heat);
+    assert_memory_equal(heat, expected_heat, sizeof heat);
+}
+
+static void run_alone(const struct fm_model_options *options)
+{
+    struct fm_model *model = open_model(options);
+    struct fm_session *session = open_session(model);
+    feed(session, texts[0], 0, N_TEXT);
+    expect_hash(session, 0);
+    const struct fm_stats s = stats_of(model);
+    check_stats(&s, options->n_drafts, N_TEXT - N_PROMPT);
+    expect_heat(model);
+    fm_session_close(session);
+    fm_model_close(model);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void test_every_number(void **state)
+{
+    (void)state;
+    for (unsigned n = 1; n <= FM_DRAFTS_MAX; n++) {
+        struct fm_model_options o = options_with(n, 1);
+        o.n_threads = 1 + n % 2;
+        run_alone(&o);
+    }
+}
+
+static void test_every_level(void **state)
+{
+    struct fm_level_info info = {.size = sizeof info};
+    (void)state;
+    for (unsigned k = 0; fm_machine_level(k, &info); k++) {
+        struct fm_model_options o = options_with(4, 1);
+        o.cpu = info.name;
+        if (info.is_usable)
+            run_alone(&o);
+    }
+}
+
+/* The smallest budget that works, and others above it. The cache changes size at every token. */
+static void test_budgets(void **state)
+{
+    struct fm_model_options o = options_with(3, 1);
+    struct fm_error err = {0};
+    (void)state;
+    struct fm_model *model = open_model(&o);
+    struct fm_session *session = open_session(model);
+    const struct fm_stats open = stats_of(model);
+    const uint64_t kv = open.memory_kv_max_bytes - open.memory_kv_bytes;
+    const uint64_t least = open.memory_min_bytes + kv, more = open.memory_budget_bytes - least;
+    feed(session, texts[0], 0, N_PROMPT);
+    for (unsigned i = N_PROMPT; i < N_TEXT; i++) {
+        const uint64_t now = stats_of(model).memory_min_bytes + kv;
+        must(fm_model_set_memory(model, i % 3 == 0 ? now : now + more / (1 + i % 7), &err), &err);
+        must(fm_session_eval(session, texts[0] + i, 1, &err), &err);
+    }
+    expect_hash(session, 0);
+    fm_session_close(session);
+    fm_model_close(model);
+}
+
+static void test_batch(void **state)
+{
+    struct fm_model_options o = options_with(4, N_SESSIONS);
+    struct fm_batch_item items[N_SESSIONS];
+    struct fm_session *sessions[N_SESSIONS];
+    struct fm_error err = {0};
+    (void)state;
+    struct fm_model *model = open_model(&o);
+    for (unsigned s = 0; s < N_SESSIONS; s++) {
+        sessions[s] = open_session(model);
+        feed(sessions[s], texts[s], 0, N_PROMPT);
+    }
+    for (unsigned i = N_PROMPT; i < N_TEXT; i++) {
+        for (unsigned s = 0; s < N_SESSIONS; s++)
+            items[s] = (struct fm_batch_item){sessions[s], texts[s] + i, 1, 0};
+        must(fm_eval_batch(model, items, N_SESSIONS, &err), &err);
+    }
+    const struct fm_stats stats = stats_of(model);
+    check_stats(&stats, 4, N_SESSIONS * (N_TEXT - N_PROMPT));
+    for (unsigned s = 0; s < N_SESSIONS; s++) {
+        expect_hash(sessions[s], s);
+        fm_session_close(sessions[s]);
+    }
+    fm_model_close(model);
+}
+
+/* A session that goes back, or is saved, has only tokens that it was given: at every position of a
+ * trail. The state is compared with the logits that come of it. */
+static void test_going_back_and_saving(void **state)
+{
+    struct fm_model_options o = options_with(4, 2);
+    struct fm_error err = {0};
+    char path[64];
+    (void)state;
+    snprintf(path, sizeof path, "draft_bits-%ld.snapshot", (long)getpid());
+    struct fm_model *model = open_model(&o);
+    struct fm_session *session = open_session(model), *other = open_session(model);
+    const size_t bytes = vocabulary * sizeof(float);
+    for (unsigned at = N_PROMPT + 1; at < N_PROMPT + 24; at++) {
+        static float logits[1 << 18];
+        assert_true(vocabulary <= 1 << 18);
+        fm_session_reset(session);
+        feed(session, texts[0], 0, at);
+        must(fm_session_save(session, path, &err), &err);
+        must(fm_session_eval(session, texts[0] + at, 1, &err), &err);
+        memcpy(logits, fm_session_logits(session), bytes);
+        must(fm_session_load(other, path, &err), &err);
+        assert_int_equal(fm_session_position(other), at);
+        must(fm_session_eval(other, texts[0] + at, 1, &err), &err);
+        assert_memory_equal(fm_session_logits(other), logits, bytes);
+        const unsigned kept = fm_session_rewind(session, texts[0], at + 1);
+        must(fm_session_eval(session, texts[0] + kept, at + 1 - kept, &err), &err);
+        assert_memory_equal(fm_session_logits(session), logits, bytes);
+        (void)remove(path);
+    }
+    fm_session_close(other);
+    fm_session_close(session);
+    fm_model_close(model);
+}
+
+struct canceller {
+    struct fm_session *session;
+    uint64_t at, n;
+};
+
+static void cancel_in_time(void *ctx, uint64_t done, uint64_t total)
+{
+    struct canceller *c = ctx;
+    (void)done, (void)total;
+    if (c->n++ == c->at)
+        fm_session_cancel(c->session);
+}
+
+/* Cancels tokens in every layer. A pass with drafts keeps the state before it, so the session is
+ * where it was, and the same token can be evaluated again. */
+static void test_cancel(void **state)
+{
+    struct fm_model_options o = options_with(4, 1);
+    struct fm_error err = {0};
+    unsigned n_kept = 0;
+    (void)state;
+    struct fm_model *model = open_model(&o);
+    struct fm_session *session = open_session(model);
+    struct canceller c = {.session = session};
+    const struct fm_observer observer = {.size = sizeof observer, .ctx = &c,
+                                         .progress = cancel_in_time};
+    feed(session, texts[0], 0, N_PROMPT);
+    fm_session_observe(session, &observer);
+    for (unsigned i = N_PROMPT; i < N_PROMPT + 60; i++) {
+        c.n = 0;
+        c.at = i % 3;
+        const struct fm_stats before = stats_of(model);
+        const int rc = fm_session_eval(session, texts[0] + i, 1, &err);
+        const struct fm_stats after = stats_of(model);
+        const unsigned position = fm_session_position(session);
+        if (rc == 0) { /* a draft that was computed before: no layer ran */
+            assert_int_equal(after.n_decode_passes, before.n_decode_passes);
+            continue;
+        }
+        assert_int_equal(rc, FM_ERR_CANCELLED);
+        n_kept += position == i;
+        c.at = UINT64_MAX;
+        must(fm_session_eval(session, texts[0] + position, i + 1 - position, &err), &err);
+    }
+    assert_in_range(n_kept, 1, 60);
+    fm_session_observe(session, &(struct fm_observer){.size = sizeof(struct fm_observer)});
+    float *logits = test_malloc(vocabulary * sizeof *logits);
+    memcpy(logits, fm_session_logits(session), vocabulary * sizeof *logits);
+    fm_session_reset(session);
+    feed(session, texts[0], 0, N_PROMPT + 60);
+    assert_memory_equal(fm_session_logits(session), logits, vocabulary * sizeof *logits);
+    test_free(logits);
+    fm_session_close(session);
+    fm_model_close(model);
+}
+
+/* The gate never lets a pass grow that is slower per token, and never more than a few drafts for
+ * nothing: in a text of new tokens no draft is computed. */
+static void test_no_drafts(void **state)
+{
+    struct fm_model_options o = options_with(4, 1);
+    struct fm_error err = {0};
+    uint32_t seed = 99;
+    (void)state;
+    struct fm_model *model = open_model(&o);
+    struct fm_session *session = open_session(model);
+    for (unsigned i = 0; i < 50; i++) {
+        const int32_t id = (int32_t)(i * 6 + random_number(&seed) % 6);
+        must(fm_session_eval(session, &id, 1, &err), &err);
+    }
+    assert_int_equal(stats_of(model).n_drafted[0], 0);
+    fm_session_close(session);
+    fm_model_close(model);
+}
+
+static void make_expected(void)
+{
+    struct fm_model_options o = options_with(0, 1);
+    struct fm_model *model = open_model(&o);
+    struct fm_session *session = open_session(model);
+    for (unsigned s = 0; s < N_SESSIONS; s++) {
+        make_text(texts[s], 7 + s);
+        fm_session_reset(session);
+        feed(session, texts[s], 0, N_TEXT);
+        fm_session_logits_hash(session, expected[s]);
+        if (s == 0)
+            look_at_heat(model, expected_heat);
+    }
+    const struct fm_stats stats = stats_of(model);
+    assert_int_equal(stats.n_drafted[0], 0);
+    assert_int_equal(stats.n_decode_passes, stats.n_decode_tokens);
+    fm_session_close(session);
+    fm_model_close(model);
+}
+
+static int set_up(void **state)
+{
+    struct fm_model_options o = {.size = sizeof o, .metadata_only = true};
+    struct fm_model_info info = {.size = sizeof info};
+    (void)state;
+    struct fm_model *model = open_model(&o);
+    fm_model_info(model, &info);
+    vocabulary = info.vocabulary;
+    fm_model_close(model);
+    make_expected();
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_number), cmocka_unit_test(test_every_level),
+        cmocka_unit_test(test_budgets),      cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_cancel),       cmocka_unit_test(test_going_back_and_saving),
+        cmocka_unit_test(test_no_drafts),
+    };
+    model_path = argc > 1 ? argv[1] : "";
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}
