@@ -185,6 +185,18 @@ static int fit_harmony(struct conversation *c)
 
 /* ---- calls without content ------------------------------------------------------------------ */
 
+/* Appends the content of a message with calls as a message of its own, with the reasoning. */
+static int add_content_alone(json_t *out, json_t *message)
+{
+    json_t *before = json_copy(message);
+    int rc = before != NULL && json_object_del(before, "tool_calls") == 0 ? 0 : -1;
+    if (rc == 0)
+        rc = json_array_append(out, before);
+    json_decref(before);
+    (void)json_object_del(message, "reasoning_content"); /* there may be none */
+    return rc;
+}
+
 /* Makes the content of messages with calls null. Content that is not empty becomes a message of its
  * own before the calls. */
 static int fit_lone_calls(struct conversation *c)
@@ -194,11 +206,8 @@ static int fit_lone_calls(struct conversation *c)
     for (size_t i = 0; rc == 0 && i < json_array_size(c->messages); i++) {
         json_t *message = json_array_get(c->messages, i);
         if (json_array_size(json_object_get(message, "tool_calls")) > 0) {
-            json_t *before = json_copy(message);
             if (json_string_length(json_object_get(message, "content")) > 0)
-                rc = json_object_del(before, "tool_calls") == 0 ? json_array_append(out, before)
-                                                                : -1;
-            json_decref(before);
+                rc = add_content_alone(out, message);
             if (rc == 0)
                 rc = json_object_set_new(message, "content", json_null());
         }

@@ -332,7 +332,7 @@ class DeepseekV3(Dialect):
                       self.rendered(self.history()))
         messages = self.history()
         messages[1]["content"] = "I look."
-        self.assertIn('[assistant|I look.|r:Why][assistant|None|r:Why|call_a:get_weather',
+        self.assertIn('[assistant|I look.|r:Why][assistant|None|call_a:get_weather',
                       self.rendered(messages))
 
 
