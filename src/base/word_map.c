@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include "base/mem.h"
+#include "base/plat.h"
 
 int word_map_init(struct word_map *map, uint32_t n, const uint8_t *texts, const uint32_t *begin,
                   struct fm_error *err)
@@ -16,6 +17,7 @@ int word_map_init(struct word_map *map, uint32_t n, const uint8_t *texts, const 
     if (map->slots == NULL)
         return FM_ERR_NOMEM;
     map->n_slots = (uint32_t)n_slots;
+    map->seed = plat_now_ns() ^ (uint64_t)(uintptr_t)map->slots;
     memset(map->slots, 0xff, n_slots * sizeof *map->slots);
     return 0;
 }
@@ -26,11 +28,16 @@ void word_map_clear(struct word_map *map)
     *map = (struct word_map){0};
 }
 
+static uint32_t first_slot(const struct word_map *map, const uint8_t *text, size_t bytes)
+{
+    const uint64_t hash = XXH3_64bits_withSeed(text, bytes, map->seed);
+    return (uint32_t)((hash >> 32) * map->n_slots >> 32);
+}
+
 /* Returns the slot of a text, or the free slot where it belongs. */
 static uint32_t *probe(const struct word_map *map, const uint8_t *text, size_t bytes)
 {
-    const uint64_t hash = XXH3_64bits(text, bytes);
-    uint32_t i = (uint32_t)((hash >> 32) * map->n_slots >> 32);
+    uint32_t i = first_slot(map, text, bytes);
     for (;;) {
         uint32_t *slot = &map->slots[i];
         if (*slot == WORD_MAP_NONE)
@@ -52,6 +59,21 @@ bool word_map_add(struct word_map *map, uint32_t id)
     if (bytes > map->max_bytes)
         map->max_bytes = bytes;
     return true;
+}
+
+uint32_t word_map_max_probes(const struct word_map *map)
+{
+    uint32_t max = 0;
+    for (uint32_t i = 0; i < map->n_slots; i++) {
+        const uint32_t id = map->slots[i];
+        if (id == WORD_MAP_NONE)
+            continue;
+        const uint32_t begin = map->begin[id];
+        const uint32_t first = first_slot(map, map->texts + begin, map->begin[id + 1] - begin);
+        const uint32_t n = 1 + (i >= first ? i - first : i + map->n_slots - first);
+        max = n > max ? n : max;
+    }
+    return max;
 }
 
 uint32_t word_map_find(const struct word_map *map, const uint8_t *text, size_t bytes)

@@ -18,6 +18,7 @@ extern "C" {
 struct word_map {
     uint32_t *slots; /* ids; open addressing, linear probing */
     uint32_t n_slots;
+    uint64_t seed; /* of the hash: a file cannot choose texts that collide */
     const uint8_t *texts;
     const uint32_t *begin; /* the text of an id is texts[begin[id]] up to begin[id + 1] */
     size_t max_bytes;      /* of a text */
@@ -29,6 +30,8 @@ int word_map_init(struct word_map *map, uint32_t n, const uint8_t *texts, const 
 void word_map_clear(struct word_map *map); /* accepts a zeroed one */
 /* Returns false if an id with the same text is already there. At most `n` may be added. */
 bool word_map_add(struct word_map *map, uint32_t id);
+/* Returns the largest number of slots that finding a text of the map looks at. For tests. */
+uint32_t word_map_max_probes(const struct word_map *map);
 /* Returns the id of a text, or WORD_MAP_NONE. */
 uint32_t word_map_find(const struct word_map *map, const uint8_t *text, size_t bytes);
 

@@ -349,11 +349,14 @@ static const char *const wanted[3][SYNTH_TABLE + 1][4] = {
         [SYNTH_VECTOR] = {"f32"}},
 };
 
-static int format_given(const char *name, int form, const struct quant **quant,
-                        struct fm_error *err)
+/* Headers alone need no weights, and a packed model has any format. */
+static int format_given(const char *name, const struct fm_synth_options *options,
+                        const struct quant **quant, struct fm_error *err)
 {
+    const int form = (int)options->form;
+    const bool has_weights = !options->headers_only || form != FM_SYNTH_PACKED;
     *quant = quant_find(name);
-    if (*quant == NULL || !synth_can_fill(*quant))
+    if (*quant == NULL || (has_weights && !synth_can_fill(*quant)))
         return err_set(err, FM_ERR_ARG, "random weights cannot be made in format '%s'", name);
     if (form == FM_SYNTH_GGUF && (*quant)->codes == QUANT_CODES_FP4)
         return err_set(err, FM_ERR_ARG, "a GGUF file has no %s; it has mxfp4", name);
@@ -436,7 +439,7 @@ int synth_plan_formats(struct synth_plan *plan, const struct fm_synth_options *o
                      "made packed or as GGUF", plan->shape.name);
     for (unsigned i = 0; rc == 0 && i < SYNTH_GATE; i++)
         if (names[i] != NULL)
-            rc = format_given(names[i], options->form, &given[i], err);
+            rc = format_given(names[i], options, &given[i], err);
         else if (i > SYNTH_DENSE) /* embedding and head use the format of the dense weights */
             given[i] = given[SYNTH_DENSE];
     for (size_t i = 0; rc == 0 && i < plan->n_tensors; i++)

@@ -376,6 +376,27 @@ static void test_tiktoken(void **state)
     text_buffer_clear(&b);
 }
 
+/* Cutting every one of many long tokens anywhere would take minutes. */
+static void test_long_tokens(void)
+{
+    struct text_buffer b = {0};
+    struct tokenizer *tok;
+    struct fm_error err = {0};
+    make_tiktoken(&b);
+    for (unsigned i = 0; i < 2000; i++) {
+        char line[700]; /* 480 bytes, the first three of which are the number */
+        memset(line, 'A', 640);
+        for (unsigned k = 0; k < 4; k++)
+            line[k] = (char)('a' + (i >> (4 * k)) % 16);
+        (void)snprintf(line + 640, sizeof line - 640, " %u\n", 259 + i);
+        add(&b, line);
+    }
+    assert_true(parse_tiktoken(&b, "{}", &tok, &err) < 0);
+    assert_non_null(strstr(err.text, "tiktoken.model: the tokens up to rank 1424 are too long"));
+    assert_null(tok);
+    text_buffer_clear(&b);
+}
+
 static void test_tiktoken_refusals(void **state)
 {
     static const struct {
@@ -410,6 +431,7 @@ static void test_tiktoken_refusals(void **state)
         assert_null(tok);
         text_buffer_clear(&b);
     }
+    test_long_tokens();
     struct text_buffer b = {0};
     struct tokenizer *tok;
     struct fm_error err = {0};

@@ -12,6 +12,9 @@
 #define N_SPECIAL 256
 /* Bounds the time to find the merges; real tokens have at most 256 bytes. */
 #define MAX_TOKEN_BYTES 512u
+/* Bytes that are hashed to find all merges: each cut of a token hashes all its bytes. Enough for
+ * 160,000 tokens of 40 bytes each. */
+#define MAX_HASHED_BYTES (256u << 20)
 #define NAME_BYTES 32
 
 struct line {
@@ -251,12 +254,19 @@ static uint32_t add_merges(struct tokenizer *tok, uint32_t id, bool only_counts)
 static int fill_merges(struct loader *l)
 {
     struct tokenizer *tok = l->tok;
-    uint64_t n = 0;
-    for (uint32_t id = 0; id < l->n; id++)
+    uint64_t n = 0, n_hashed = 0;
+    for (uint32_t id = 0; id < l->n && n < LIMIT_VOCAB; id++) {
+        const uint64_t bytes = tok->piece_begin[id + 1] - tok->piece_begin[id];
+        n_hashed += bytes * bytes;
+        if (n_hashed > MAX_HASHED_BYTES)
+            return err_set(l->err, FM_ERR_FORMAT,
+                           "%s: the tokens up to rank %u are too long: finding their merges "
+                           "compares more than %u bytes", l->file, id, MAX_HASHED_BYTES);
         n += add_merges(tok, id, true);
+    }
     if (n >= LIMIT_VOCAB)
-        return err_set(l->err, FM_ERR_FORMAT, "%s: the tokens have %llu merges, more than %u",
-                       l->file, (unsigned long long)n, LIMIT_VOCAB);
+        return err_set(l->err, FM_ERR_FORMAT, "%s: the tokens have more than %u merges", l->file,
+                       LIMIT_VOCAB - 1);
     const int rc = bpe_table_init(&tok->merges, (uint32_t)n, l->err);
     for (uint32_t id = 0; rc == 0 && id < l->n; id++)
         (void)add_merges(tok, id, false);

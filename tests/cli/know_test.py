@@ -303,9 +303,11 @@ class Plan(Case):
                 for _ in range(2)]
         self.assertEqual(rows[0]["disk_read_gb_per_s"], 2)
         self.assertEqual(rows[0]["memory_read_gb_per_s"], 50)
-        least = [row["budgets"][0] for row in rows]
-        self.assertEqual(least[0]["limit"], least[1]["limit"])
-        self.assertAlmostEqual(least[0]["limit"]["t_io_s"], least[0]["limit"]["miss_bytes"] / 2e9)
+        limits = [row["budgets"][-1]["limit"] for row in rows]
+        self.assertEqual(*limits)
+        self.assertAlmostEqual(limits[0]["t_ram_s"], limits[0]["memory_bytes"] / 50e9)
+        least = rows[0]["budgets"][0]["limit"]
+        self.assertAlmostEqual(least["t_io_s"], least["miss_bytes"] / 2e9)
         self.assertEqual(rows[0]["budgets"][-1]["memory_budget_bytes"], 900 << 40)
         out = self.assert_works(flashmoe("plan", *SMALL, *speeds)).stdout
         self.assertIn("\nmemory read  50.0 GB/s, as given\ndisk read    2.0 GB/s, as given\n", out)

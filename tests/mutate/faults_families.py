@@ -2,6 +2,12 @@
 from fault import Fault
 
 FAULTS = [
+    Fault('words: a file can choose words that collide', 'src/base/word_map.c',
+          'XXH3_64bits_withSeed(text, bytes, map->seed)', 'XXH3_64bits(text, bytes)',
+          ['unit.word_map_test']),
+    Fault('tiktoken: long tokens are cut anywhere', 'src/text/tokenizer_tiktoken.c',
+          'if (n_hashed > MAX_HASHED_BYTES)', 'if (false)',
+          ['unit.tokenizer_families_test']),
     Fault('unknown: the first family is the nearest', 'src/model/unknown.c',
           'if (rc != 0 || n > min ||', 'if (rc != 0 || min != SIZE_MAX ||',
           ['oracle.unknown_models']),

@@ -1,6 +1,7 @@
 #include "backend/cuda/device_emulated.h"
 
 #include <malloc.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -110,8 +111,33 @@ static bool map(struct gpu_device *d, void *at, uint64_t bytes)
     return true;
 }
 
+/* Transfers wait for the last moment, so that whoever does not wait for them gets other bits. */
+struct move_later {
+    void *to;
+    const void *from;
+    uint64_t bytes;
+};
+static std::vector<move_later> transfers;
+
+static bool touches(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes)
+{
+    return (const char *)a < (const char *)b + b_bytes &&
+           (const char *)b < (const char *)a + a_bytes;
+}
+
+/* Stops the program if memory is taken away that a transfer still reads or writes. */
+static void check_transfers(const void *at, uint64_t bytes)
+{
+    for (const move_later &t : transfers)
+        if (touches(at, bytes, t.to, t.bytes) || touches(at, bytes, t.from, t.bytes)) {
+            fprintf(stderr, "emulator: memory is taken away before a transfer of it has ended\n");
+            abort();
+        }
+}
+
 static void unmap(struct gpu_device *, void *at, uint64_t bytes)
 {
+    check_transfers(at, bytes);
     used_bytes -= bytes;
     madvise(at, bytes, MADV_DONTNEED);
     mprotect(at, bytes, PROT_NONE);
@@ -134,14 +160,6 @@ static uint64_t mark(struct gpu_device *)
     return 1;
 }
 
-/* Transfers wait for the last moment, so that whoever does not wait for them gets other bits. */
-struct move_later {
-    void *to;
-    const void *from;
-    uint64_t bytes;
-};
-static std::vector<move_later> transfers;
-
 static void transfer(struct gpu_device *, void *to, const void *from, uint64_t bytes, uint64_t)
 {
     transfers.push_back({to, from, bytes});
@@ -159,7 +177,10 @@ static bool pin(struct gpu_device *, void *, uint64_t)
     return true;
 }
 
-static void unpin(struct gpu_device *, void *, uint64_t) {}
+static void unpin(struct gpu_device *, void *at, uint64_t bytes)
+{
+    check_transfers(at, bytes);
+}
 
 static const char *failed_with;
 
@@ -179,7 +200,8 @@ struct gpu_device *device_emulated(void)
         close, make, release_block, reserve, release, map, unmap, submit, move, clear,
         move, move, finish, move, move, mark, transfer, settle, settle, pin, unpin, host_make,
         host_release, free_bytes, failure};
-    static struct gpu_device device = {&ops, "emulated", 1ull << 34, 1u << 16};
+    /* Small pages: of small models too, memory is given back soon. */
+    static struct gpu_device device = {&ops, "emulated", 1ull << 34, 4096};
     return &device;
 }
 
