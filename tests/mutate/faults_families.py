@@ -89,7 +89,7 @@ FAULTS = [
           'one.position += (uint32_t)(begin - one.first_row);', '',
           ['stream.same_bits.deepseek_v3']),
     Fault('attention of one row forgets the blocks before', 'src/backend/cpu/cpu_mix.c',
-          'if (is_first && b == 0) {', 'if (b == 0) {',
+          'if (job->first_block + b == first) {', 'if (b == 0) {',
           ['unit.cpu_mix_test']),
     Fault('a part of the heads has the queries of the first part', 'src/backend/cpu/cpu_mix.c',
           'head = i % n_items * job->item_heads;', 'head = 0 * n_items * job->item_heads;',
