@@ -176,6 +176,7 @@ struct fm_model_info {
     unsigned original_context; /* positions without scaling */
     /* Float multiply-adds of a token with every position before it; without layers with a window */
     uint64_t mul_adds_per_position;
+    uint64_t table_bytes;      /* of n-grams: they stay on disk, a token reads a few rows */
 };
 FM_API int fm_model_info(const struct fm_model *model, struct fm_model_info *info);
 

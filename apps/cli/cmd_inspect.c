@@ -76,6 +76,8 @@ static void print_sizes(const struct fm_model_info *info, const char *kv)
     print_size("dense weights, always in memory", info->dense_bytes);
     print_size("all experts, on disk", info->experts_bytes);
     print_size("largest expert", info->expert_bytes);
+    if (info->table_bytes > 0)
+        print_size("tables of n-grams, on disk", info->table_bytes);
     (void)printf("\nOne token reads\n");
     print_size("expert weights", info->expert_token_bytes);
     print_size("dense weights", info->dense_token_bytes);
@@ -118,7 +120,7 @@ static json_t *model_json(const char *path, const struct fm_model *model,
 {
     return json_pack(
         "{s:o, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:I, s:I, s:I, s:I, s:I,"
-        " s:s, s:I, s:I, s:I, s:i, s:b, s:b, s:b, s:o}",
+        " s:I, s:s, s:I, s:I, s:I, s:i, s:b, s:b, s:b, s:o}",
         "model", json_text(path, strlen(path)),
         "container", info->container,
         "architecture", info->architecture,
@@ -133,6 +135,7 @@ static json_t *model_json(const char *path, const struct fm_model *model,
         "max_context", (int)info->max_context,
         "rope_scaling", rope_json(info),
         "dense_bytes", (json_int_t)info->dense_bytes,
+        "table_bytes", (json_int_t)info->table_bytes,
         "experts_bytes", (json_int_t)info->experts_bytes,
         "expert_bytes", (json_int_t)info->expert_bytes,
         "expert_token_bytes", (json_int_t)info->expert_token_bytes,

@@ -27,8 +27,9 @@ enum state_kind {
 /* A part of what one layer keeps per sequence. */
 struct state_part {
     enum state_kind kind;
-    uint32_t n_rows, n_values; /* by position: rows, and numbers of a row in the KV format */
+    uint32_t n_rows, n_values; /* by position: rows, and numbers of a row */
     uint64_t bytes;            /* recurrent: all of it, a multiple of 4 */
+    const struct kv_format *format; /* of the rows; NULL: that of keys and values */
 };
 
 /* How a mixer describes the state of its layer. Part i is state[i] of backend_segment. */
@@ -49,7 +50,7 @@ static inline void layer_state_add(struct layer_state *state, struct state_part 
 static inline uint64_t state_row_bytes(const struct state_part *part,
                                        const struct kv_format *format)
 {
-    return kv_row_bytes(format, part->n_values);
+    return kv_row_bytes(part->format != NULL ? part->format : format, part->n_values);
 }
 
 /* A mixer whose rows take much memory for a short time computes so many rows together. */
@@ -63,6 +64,9 @@ struct arch_sizes {
     uint64_t mix_floats_per_row; /* the mixer's own scratch, batch-wide data included */
     uint64_t mix_floats_per_few; /* besides, for each of the first ARCH_FEW_ROWS rows */
     unsigned n_heads, head_dim, key_dim; /* of attention, and of the delta rule; 0: none */
+    unsigned index_best;                 /* as in backend_options */
+    uint64_t head_floats_per_row;        /* scratch of final_norm */
+    bool needs_streams;                  /* the backend must have these operations (streams.h) */
 };
 
 static inline uint64_t arch_mix_floats(const struct arch_sizes *sizes, uint64_t n_rows)
@@ -89,7 +93,7 @@ struct step {
     const struct backend_segment *segments; /* state pointers of the layer at hand */
     uint32_t n_segments;
 
-    float *x;      /* [n_rows, hidden] the residual stream */
+    float *x;      /* [n_rows, row_floats] the residual stream, or several */
     float *normed; /* [n_rows, hidden] */
     float *mix;    /* arch_mix_floats: the architecture's own layout */
     float *router; /* [n_rows, n_experts] */
@@ -99,6 +103,9 @@ struct step {
     float *shared;       /* [n_rows, hidden] */
     float *expert_parts; /* [n_rows, k, hidden] */
     float *ffn;          /* [n_rows, hidden] */
+    /* Rows of the layer's table, if it has one: [n_rows, n_per_token * n_cols]. */
+    float *looked_up;
+    float *head_scratch; /* for final_norm */
 
     /* Approximate routing (backend_preference): the experts of the layer at hand that are in
      * memory; NULL: the router alone chooses. */
@@ -158,7 +165,10 @@ struct arch {
      * and within its limits. */
     void (*routed)(struct step *step, uint32_t layer, const struct step_routed *routed);
     void (*close)(struct step *step, uint32_t layer); /* x += all parts */
-    /* `x` is [n, hidden]; the final norm goes to `normed`, logits to [n, vocabulary]. */
+    /* Finds the rows of a table (model->row_tables) that a token uses. recent[0] is the token,
+     * recent[i] the one i before it, or -1 if there is none. NULL: the family has no tables. */
+    void (*table_rows)(const void *arch, uint32_t table, const int32_t *recent, uint64_t *rows);
+    /* `x` is [n, row_floats]; the final norm goes to `normed`, logits to [n, vocabulary]. */
     void (*final_norm)(struct step *step, const float *x, uint32_t n, float *normed);
     void (*head)(struct step *step, const float *normed, uint32_t n, float *logits);
 };

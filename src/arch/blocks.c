@@ -18,12 +18,13 @@ void blocks_sizes(const void *arch, struct arch_sizes *sizes)
         if (l->block->run == NULL)
             routed = larger(routed, intermediate);
     }
-    sizes->max_cols = (uint32_t)larger(mix.max_cols, wide);
+    *sizes = (struct arch_sizes){.max_cols = (uint32_t)larger(mix.max_cols, wide)};
     sizes->max_intermediate = (uint32_t)wide;
     sizes->max_routed_intermediate = (uint32_t)routed;
     sizes->n_heads = mix.n_heads;
     sizes->head_dim = mix.head_dim;
     sizes->key_dim = mix.key_dim;
+    sizes->index_best = mix.index_best;
     sizes->mix_floats_per_row = t->rotary_dim + t->hidden + mix.floats_per_row;
     sizes->mix_floats_per_few = mix.floats_per_few;
 }

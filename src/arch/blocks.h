@@ -36,12 +36,13 @@ struct mixer_sizes {
     uint64_t max_cols; /* of its weights and heads */
     uint64_t floats_per_row; /* of scratch */
     uint64_t floats_per_few; /* besides, for each of the first ARCH_FEW_ROWS rows */
-    unsigned n_heads, head_dim, key_dim; /* as in arch_sizes */
+    unsigned n_heads, head_dim, key_dim, index_best; /* as in arch_sizes */
 };
 
 /* Where a mixer finds and puts its rows; `normed` is its input. */
 struct mix_buffers {
     const float *rope; /* [n, rotary_dim] */
+    const float *block_rope; /* the same, of the first positions of an index's blocks */
     float *out;        /* [n, hidden] */
     float *scratch;    /* [n, floats_per_row], then [at most ARCH_FEW_ROWS, floats_per_few] */
 };
@@ -95,6 +96,7 @@ struct transformer_layer {
 
 struct transformer {
     uint32_t n_layers, hidden, vocabulary, max_context, rotary_dim;
+    uint32_t n_streams, index_ratio; /* of the residual; positions of an index's block, or 0 */
     struct activation activation; /* of all feed-forward blocks */
     struct router router; /* of all layers, without what each has of its own */
     uint32_t n_experts_trained;
@@ -111,6 +113,7 @@ struct transformer {
     const float *final_norm;
     struct transformer_layer *layers;
     void *shapes[TRANSFORMER_KINDS]; /* what layers of each kind begin as */
+    void *more; /* the family's own, in one block (mem_new) */
 };
 
 static inline const struct transformer *transformer_of(const struct step *step)
@@ -202,6 +205,8 @@ struct transformer_traits {
     bool begins_with_dense_layers; /* reads first_k_dense_replace */
     uint32_t n_dense_layers; /* so many first layers are dense, unless mlp_layer_types is there */
     bool has_attention_gate;
+    bool may_have_sigmoid_gate; /* of the delta rule: reads output_gate_type */
+    bool has_streams; /* gates stand in for the norms of layers, and for the final one */
     bool may_have_window; /* all layers see sliding_window positions, if it is there */
     struct bias_traits bias;
     enum shared_experts shared;
@@ -224,9 +229,14 @@ struct transformer_traits {
                                    struct delta_net *d, const char *prefix);
     /* Reads what only this family's configuration has; may be NULL. */
     int (*read_more)(struct transformer *t, const struct config *config, struct fm_error *err);
+    /* Refuses what does not fit the kinds of the layers; may be NULL. */
+    int (*check_layers)(const struct transformer *t, const struct config *config,
+                        struct fm_error *err);
     /* Binds what a layer's pieces have beyond that, biases and the like; may be NULL. */
     void (*bind_more)(struct binder *b, const struct transformer *t, struct transformer_layer *l,
                       const struct layer_names *names);
+    /* Binds what stands in for the final norm, below the model's prefix; may be NULL. */
+    void (*bind_last)(struct binder *b, struct transformer *t, const struct layer_names *names);
 };
 
 /* The family's open function, given its traits. */

@@ -26,6 +26,7 @@ void transformer_free(void *arch)
     for (unsigned i = 0; i < TRANSFORMER_KINDS; i++)
         mem_free(t->shapes[i]);
     mem_free(t->rope_frequencies);
+    mem_free(t->more);
     mem_free(t);
 }
 
@@ -174,6 +175,7 @@ static int read_config(struct transformer *t, const struct transformer_traits *t
     if (rc != 0)
         return rc;
     t->eps = (float)eps;
+    t->n_streams = 1;
     t->activation = traits->activation;
     t->router_name = traits->router_name != NULL ? traits->router_name : "gate";
     t->expert_order = traits->expert_order;
@@ -334,8 +336,11 @@ static void bind_layer(struct binder *b, const struct transformer *t,
     (void)snprintf(prefix, sizeof prefix, "%slayers.%u.", model, layer);
     const struct layer_names names = {.layer = layer, .prefix = prefix, .norm = norm,
                                       .traits = traits};
-    binder_vector(b, &l->mix_norm, t->hidden, norm, "%sinput_layernorm.weight", prefix);
-    binder_vector(b, &l->ffn_norm, t->hidden, norm, "%spost_attention_layernorm.weight", prefix);
+    if (!traits->has_streams) {
+        binder_vector(b, &l->mix_norm, t->hidden, norm, "%sinput_layernorm.weight", prefix);
+        binder_vector(b, &l->ffn_norm, t->hidden, norm, "%spost_attention_layernorm.weight",
+                      prefix);
+    }
     l->mixer->bind(l->mix, b, t, &names);
     l->expert_layer = l->block->bind(l->ffn, b, t, &names);
     if (traits->bind_more != NULL)
@@ -348,13 +353,26 @@ static const char *find_prefix(const struct binder *b, const char *const *prefix
     /* The embedding may lie in a file that is not here. */
     for (const char *const *p = prefixes; *p != NULL; p++)
         if (binder_find(b, "%sembed_tokens.weight", *p) != NULL ||
-            binder_find(b, "%slayers.%u.input_layernorm.weight", *p, first_layer) != NULL)
+            binder_find(b, "%slayers.%u.input_layernorm.weight", *p, first_layer) != NULL ||
+            binder_find(b, "%slayers.%u.mlp.gate.weight", *p, first_layer) != NULL)
             return *p;
     return prefixes[0];
 }
 
-static void bind_embedding(struct binder *b, struct transformer *t, const char *model,
-                           enum vector_transform norm)
+static void bind_final_norm(struct binder *b, struct transformer *t,
+                            const struct transformer_traits *traits, const char *model,
+                            enum vector_transform norm)
+{
+    const struct layer_names names = {.prefix = model, .norm = norm, .traits = traits};
+    if (traits->bind_last != NULL)
+        traits->bind_last(b, t, &names);
+    else if (binder_has_layer(b, t->n_layers - 1))
+        binder_vector(b, &t->final_norm, t->hidden, norm, "%snorm.weight", model);
+    else
+        binder_leave(b, "%snorm.weight", model);
+}
+
+static void bind_embedding(struct binder *b, struct transformer *t, const char *model)
 {
     const bool has_head = binder_has_layer(b, t->n_layers - 1);
     if (binder_has_layer(b, 0) || (has_head && t->has_tied_head))
@@ -362,10 +380,6 @@ static void bind_embedding(struct binder *b, struct transformer *t, const char *
                       t->vocabulary, t->hidden, "%sembed_tokens.weight", model);
     else
         binder_leave(b, "%sembed_tokens.weight", model);
-    if (has_head)
-        binder_vector(b, &t->final_norm, t->hidden, norm, "%snorm.weight", model);
-    else
-        binder_leave(b, "%snorm.weight", model);
 }
 
 static void bind_head(struct binder *b, struct transformer *t, const char *root)
@@ -403,7 +417,8 @@ static void bind_all(struct binder *b, struct transformer *t,
     const char *root = strncmp(model, "language_model.", 15) == 0 ? "language_model." : "";
     /* As in transformers, a head in the files is used whatever the configuration says. */
     t->has_tied_head = t->has_tied_head && binder_find(b, "%slm_head.weight", root) == NULL;
-    bind_embedding(b, t, model, norm);
+    bind_embedding(b, t, model);
+    bind_final_norm(b, t, traits, model, norm);
     for (uint32_t i = 0; i < t->n_layers && !binder_has_failed(b); i++)
         if (binder_has_layer(b, i))
             bind_layer(b, t, traits, model, norm, i);
@@ -431,6 +446,7 @@ static void fill_shape(const struct transformer *t, struct model_shape *shape)
 {
     *shape = (struct model_shape){
         .n_layers = t->n_layers, .hidden = t->hidden, .vocabulary = t->vocabulary,
+        .row_floats = t->n_streams * t->hidden,
         .max_context = t->max_context, .rope = t->rope, .n_experts = t->router.n_experts,
         .n_experts_per_token = t->router.k,
         .n_experts_trained = t->n_experts_trained, .has_tied_head = t->has_tied_head,
@@ -459,6 +475,8 @@ int transformer_open(const struct transformer_traits *traits, const struct confi
     for (uint32_t i = 0; i < t->n_layers; i++)
         t->layers[i].block = &ffn_block_routed;
     rc = read_layer_types(t, traits, config, err);
+    if (rc == 0 && traits->check_layers != NULL)
+        rc = traits->check_layers(t, config, err);
     if (rc == 0 && traits->may_have_dense_layers)
         rc = read_dense_layers(t, config, err);
     if (rc == 0 && traits->begins_with_dense_layers)

@@ -194,7 +194,7 @@ static void attention_sizes(const void *mix, struct mixer_sizes *s)
 static void attention_state(const void *mix, struct layer_state *state)
 {
     const struct attention *a = mix;
-    const struct state_part heads = {STATE_BY_POSITION, a->n_kv_heads, a->head_dim, 0};
+    const struct state_part heads = {STATE_BY_POSITION, a->n_kv_heads, a->head_dim, 0, NULL};
     for (unsigned i = 0; i < ATTENTION_PARTS; i++)
         layer_state_add(state, heads);
     state->position_mul_adds = a->window > 0 ? 0 : 2ull * a->n_heads * a->head_dim;
@@ -216,7 +216,7 @@ static void prepare_heads(const struct attention *a, struct step *step, const fl
     }, step->n_rows);
 }
 
-static void attention_run(const void *mix, struct step *step, const struct mix_buffers *m)
+void attention_run(const void *mix, struct step *step, const struct mix_buffers *m)
 {
     const struct attention *a = mix;
     const struct transformer *t = transformer_of(step);
@@ -224,10 +224,12 @@ static void attention_run(const void *mix, struct step *step, const struct mix_b
     const size_t n = step->n_rows, dim = a->head_dim;
     const size_t q_row = (size_t)a->n_heads * query_stride(a), kv_row = a->n_kv_heads * dim;
     float *q = m->scratch, *k = q + n * q_row, *v = k + n * kv_row, *heads = v + n * kv_row;
+    float *index = heads + n * a->n_heads * dim;
     const struct backend_product products[] = {
-        {&a->q, q, a->q_bias}, {&a->k, k, a->k_bias}, {&a->v, v, a->v_bias}};
+        {&a->q, q, a->q_bias}, {&a->k, k, a->k_bias}, {&a->v, v, a->v_bias},
+        {&a->index.qk, index, NULL}};
     be->ops->input(be, step->normed, n, t->hidden);
-    be->ops->matmul(be, products, 3);
+    be->ops->matmul(be, products, a->index.ratio > 0 ? 4 : 3);
     prepare_heads(a, step, m->rope, q, query_stride(a), a->n_heads, a->q_norm);
     prepare_heads(a, step, m->rope, k, dim, a->n_kv_heads, a->k_norm);
     be->ops->attention(be, &(struct backend_attention){
@@ -237,7 +239,9 @@ static void attention_run(const void *mix, struct step *step, const struct mix_b
         .block_positions = step->kv_block_positions,
         .block_bytes = step->kv_block_bytes, .q = q, .gate = a->has_gate ? q + dim : NULL,
         .q_row_stride = q_row, .q_head_stride = query_stride(a), .k = k, .v = v,
-        .scale = a->scale, .window = a->window, .sinks = a->sinks, .out = heads,
+        .scale = a->scale, .window = a->window, .sinks = a->sinks,
+        .chosen = a->index.ratio > 0 ? attention_choose(a, step, m, index) : NULL,
+        .ratio = a->index.ratio, .n_best = a->index.n_best, .out = heads,
     });
     be->ops->input(be, heads, n, a->o.n_cols);
     be->ops->matmul(be, &(struct backend_product){&a->o, m->out, a->o_bias}, 1);

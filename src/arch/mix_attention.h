@@ -8,6 +8,15 @@
 extern "C" {
 #endif
 
+/* How blocks of positions are chosen (mix_indexed.c). */
+struct attention_index {
+    uint32_t n_heads, dim;
+    uint32_t ratio;   /* positions of a block; 0: there is no index, and all are seen */
+    uint32_t n_best;  /* blocks that a row sees, at most */
+    struct weight qk; /* rows of the queries, then those of the key */
+    const float *q_norm, *k_norm; /* [dim] */
+};
+
 struct attention {
     uint32_t n_heads, n_kv_heads, head_dim;
     bool has_gate; /* q has the rows of a head's query, then those of its gate */
@@ -19,9 +28,17 @@ struct attention {
     const float *q_norm, *k_norm; /* [head_dim], or of all heads together */
     uint32_t window;    /* positions that a row sees; 0: all */
     const float *sinks; /* [n_heads], as in backend_attention; NULL: none */
+    struct attention_index index;
 };
 
-extern const struct mixer mixer_attention;
+extern const struct mixer mixer_attention, mixer_indexed;
+
+/* Of both. */
+void attention_run(const void *mix, struct step *step, const struct mix_buffers *m);
+/* Chooses blocks for every row, as index_choose does. `qk` has the product of index.qk, and scratch
+ * of mixer_indexed behind it. */
+const uint32_t *attention_choose(const struct attention *a, struct step *step,
+                                 const struct mix_buffers *m, float *qk);
 
 #ifdef __cplusplus
 }

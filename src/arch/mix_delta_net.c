@@ -1,5 +1,7 @@
 #include "arch/mix_delta_net.h"
 
+#include <string.h>
+
 #include "arch/recurrent.h"
 #include "base/limits.h"
 
@@ -20,6 +22,22 @@ static uint32_t conv_channels(const struct delta_net *d)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+/* What the output is multiplied with, besides the norm's weight. */
+static int read_gate(struct delta_net *d, const struct config *c, struct fm_error *err)
+{
+    const json_t *value = config_find(c, "output_gate_type");
+    const char *type = json_string_value(value);
+    char shown[80];
+    if (value == NULL || (type != NULL && strcmp(type, "silu") == 0))
+        return 0;
+    d->has_sigmoid_gate = type != NULL && strcmp(type, "sigmoid") == 0;
+    if (d->has_sigmoid_gate)
+        return 0;
+    return err_set(err, FM_ERR_UNSUPPORTED,
+                   "%s: field 'output_gate_type' is %s, expected \"silu\" or \"sigmoid\"",
+                   c->file, jdoc_show(value, shown, sizeof shown));
+}
+
 static int delta_net_read(void *mix, struct transformer *t, const struct transformer_traits *traits,
                           const struct layer_kind *kind, const struct config *c,
                           struct fm_error *err)
@@ -39,6 +57,8 @@ static int delta_net_read(void *mix, struct transformer *t, const struct transfo
         rc = err_set(err, FM_ERR_FORMAT,
                      "%s: linear_num_value_heads %u is no multiple of linear_num_key_heads %u",
                      c->file, d->n_value_heads, d->n_key_heads);
+    if (rc == 0 && traits->may_have_sigmoid_gate)
+        rc = read_gate(d, c, err);
     d->eps = t->eps;
     d->bind_projections = traits->bind_delta_projections;
     return rc;
@@ -51,6 +71,16 @@ void delta_net_bind_qkv_z(struct binder *b, const struct transformer *t, struct 
                   "%slinear_attn.in_proj_qkv.weight", prefix);
     binder_matrix(b, &d->z, TENSOR_MATRIX, value_width(d), t->hidden,
                   "%slinear_attn.in_proj_z.weight", prefix);
+}
+
+void delta_net_bind_apart(struct binder *b, const struct transformer *t, struct delta_net *d,
+                          const char *prefix)
+{
+    delta_net_bind_qkv_z(b, t, d, prefix);
+    binder_matrix(b, &d->b, TENSOR_MATRIX, d->n_value_heads, t->hidden,
+                  "%slinear_attn.in_proj_b.weight", prefix);
+    binder_matrix(b, &d->a, TENSOR_MATRIX, d->n_value_heads, t->hidden,
+                  "%slinear_attn.in_proj_a.weight", prefix);
 }
 
 static void delta_net_bind(void *mix, struct binder *b, const struct transformer *t,
@@ -94,8 +124,10 @@ static void delta_net_state(const void *mix, struct layer_state *state)
     const struct delta_net *d = mix;
     const uint64_t conv = (uint64_t)(d->conv_kernel - 1) * conv_channels(d);
     const uint64_t delta = (uint64_t)d->n_value_heads * d->key_dim * d->value_dim;
-    layer_state_add(state, (struct state_part){STATE_RECURRENT, 0, 0, conv * sizeof(float)});
-    layer_state_add(state, (struct state_part){STATE_RECURRENT, 0, 0, delta * sizeof(float)});
+    layer_state_add(state, (struct state_part){.kind = STATE_RECURRENT,
+                                               .bytes = conv * sizeof(float)});
+    layer_state_add(state, (struct state_part){.kind = STATE_RECURRENT,
+                                               .bytes = delta * sizeof(float)});
 }
 
 static void run_segments(void *ctx, struct backend *be, const struct backend_segment *segments,
@@ -128,6 +160,7 @@ static void delta_net_run(const void *mix, struct step *step, const struct mix_b
         .value_dim = d->value_dim, .kernel = d->conv_kernel,
         .qkv = qkv, .z = z, .b = beta, .a = alpha, .conv_weight = d->conv,
         .decay = d->decay, .dt_bias = d->dt_bias, .norm = d->norm, .eps = d->eps,
+        .has_sigmoid_gate = d->has_sigmoid_gate,
         .mixed = convolved, .out = heads,
     };
     recurrent_run(be, &state, step->segments, step->n_segments, run_segments, &args);

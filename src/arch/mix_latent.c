@@ -176,7 +176,7 @@ static void latent_sizes(const void *mix, struct mixer_sizes *s)
 static void latent_state(const void *mix, struct layer_state *state)
 {
     const struct latent *a = mix;
-    layer_state_add(state, (struct state_part){STATE_BY_POSITION, 1, kept_dim(a), 0});
+    layer_state_add(state, (struct state_part){STATE_BY_POSITION, 1, kept_dim(a), 0, NULL});
     state->position_mul_adds = a->n_heads * (uint64_t)(kept_dim(a) + a->rank);
 }
 

@@ -7,16 +7,6 @@ static const char *const model_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NUL
 static const char *const prefixes[] = {"model.language_model.", "language_model.model.",
                                        "model.", NULL};
 
-static void bind_delta_projections(struct binder *b, const struct transformer *t,
-                                   struct delta_net *d, const char *prefix)
-{
-    delta_net_bind_qkv_z(b, t, d, prefix);
-    binder_matrix(b, &d->b, TENSOR_MATRIX, d->n_value_heads, t->hidden,
-                  "%slinear_attn.in_proj_b.weight", prefix);
-    binder_matrix(b, &d->a, TENSOR_MATRIX, d->n_value_heads, t->hidden,
-                  "%slinear_attn.in_proj_a.weight", prefix);
-}
-
 static const struct layer_kind kinds[] = {{"full_attention", &mixer_attention, false},
                                           {"linear_attention", &mixer_delta_net, false},
                                           {0}};
@@ -32,7 +22,7 @@ static const struct transformer_traits traits = {
     .shared = SHARED_GATED,
     .has_zero_centred_norms = true,
     .always_renormalises = true,
-    .bind_delta_projections = bind_delta_projections,
+    .bind_delta_projections = delta_net_bind_apart,
 };
 
 static int open_model(const struct config *config, struct binder *binder,

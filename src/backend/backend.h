@@ -23,6 +23,7 @@
 
 #include "backend/heads.h"
 #include "backend/routing.h"
+#include "backend/streams.h"
 #include "base/memory.h"
 #include "quant/kv.h"
 #include "quant/weight.h"
@@ -79,6 +80,10 @@ struct backend_attention {
     uint32_t window;
     /* One more score per head, whose value vector is zero; NULL: none. */
     const float *sinks; /* [n_heads] */
+    /* Of complete blocks of `ratio` positions a row sees those that index_choose chose, and the
+     * positions behind them; NULL: it sees all. Without a window. */
+    const uint32_t *chosen; /* [n, 1 + n_best] */
+    unsigned ratio, n_best;
     float *out; /* [n, n_heads * value_dim] */
 };
 
@@ -101,6 +106,7 @@ struct backend_delta_net {
     const float *dt_bias;     /* [n_value_heads] */
     const float *norm;        /* [value_dim] */
     float eps;
+    bool has_sigmoid_gate; /* the output is multiplied with sigmoid(z), not silu(z) */
     float *mixed; /* [n, channels], scratch: the convolution's output */
     float *out;   /* [n, value width] */
 };
@@ -181,6 +187,7 @@ struct backend_ops {
                       size_t dim);
     /* y += x */
     void (*add)(struct backend *be, float *y, const float *x, size_t n);
+    const struct backend_stream_ops *streams; /* NULL: it cannot run families that need them */
 };
 
 struct backend {
@@ -207,6 +214,7 @@ struct backend_options {
     uint64_t max_hidden;
     unsigned n_heads, head_dim, key_dim; /* of attention and of the delta rule; 0: none */
     uint32_t n_context;
+    unsigned index_best; /* blocks that sparse attention chooses, at most; 0: none */
 };
 
 /* Returns how many numbers the rows of a block take at most. */

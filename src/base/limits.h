@@ -34,6 +34,11 @@
 /* Experts chosen per token: choosing k of n takes k * n steps. */
 #define LIMIT_TOP_K 64
 #define LIMIT_CONV_KERNEL 16
+/* Streams of a residual. */
+#define LIMIT_STREAMS 16
+/* Positions of a block that sparse attention chooses, and of all that it chooses. */
+#define LIMIT_INDEX_RATIO 256
+#define LIMIT_INDEX_BUDGET (1u << 16)
 #define LIMIT_CONTEXT (1u << 24)
 #define LIMIT_STOP_TOKENS 32
 /* Every byte of an answer is compared with each stop string; clients send at most 16. */

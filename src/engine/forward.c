@@ -30,7 +30,7 @@ static void carve_rows(struct carver *c, struct forward *f, const struct model *
     arch_of(model)->sizes(model->arch, &sizes);
     const uint64_t rows = options->max_rows, hidden = model->shape.hidden;
     const uint64_t n_experts = model->shape.n_experts, k = model->shape.n_experts_per_token;
-    f->step.x = carve(c, rows * hidden, sizeof(float));
+    f->step.x = carve(c, rows * model->shape.row_floats, sizeof(float));
     f->step.normed = carve(c, rows * hidden, sizeof(float));
     f->step.mix = carve(c, arch_mix_floats(&sizes, rows), sizeof(float));
     f->step.router = carve(c, rows * n_experts, sizeof(float));
@@ -40,12 +40,14 @@ static void carve_rows(struct carver *c, struct forward *f, const struct model *
     f->step.shared = carve(c, rows * hidden, sizeof(float));
     f->step.expert_parts = carve(c, rows * k * hidden, sizeof(float));
     f->step.ffn = carve(c, rows * hidden, sizeof(float));
+    f->step.looked_up = carve(c, rows * forward_looked_up_floats(model), sizeof(float));
     f->step.scores = carve(c, n_experts, sizeof(float));
     f->step.ahead_normed = carve(c, hidden, sizeof(float));
     f->step.ahead_ids = carve(c, k, sizeof(uint32_t));
     f->step.ahead_weights = carve(c, k, sizeof(float));
     const uint64_t head_rows = model_has_head(model) ? HEAD_ROWS : 0;
-    f->head_in = carve(c, 2 * head_rows * hidden, sizeof(float));
+    f->head_in = carve(c, head_rows * (model->shape.row_floats + hidden), sizeof(float));
+    f->step.head_scratch = carve(c, head_rows * sizes.head_floats_per_row, sizeof(float));
     f->logits = carve(c, head_rows * model->shape.vocabulary, sizeof(float));
     const uint64_t n = n_not_finite(model, options);
     f->not_finite = carve(c, n + forward_max_ids(model), sizeof(uint32_t));
@@ -89,6 +91,7 @@ uint64_t forward_host_bytes(const struct model *model, const struct forward_opti
     struct carver host = {0};
     carve_host(&host, &scratch, model, options);
     return mem_round_up(host.bytes, MEM_PAGE) + sizeof(struct forward) +
+           row_store_bytes(model, options->max_rows) +
            (options->has_far ? far_host_bytes(model) : 0);
 }
 
@@ -135,12 +138,13 @@ void forward_backend_options(const struct model *model, const struct forward_opt
     backend->head_dim = sizes.head_dim;
     backend->key_dim = sizes.key_dim;
     backend->n_context = options->n_context;
+    backend->index_best = sizes.index_best;
 }
 
 uint64_t forward_piece_bytes(const struct model *model)
 {
     const struct model_shape *s = &model->shape;
-    const uint64_t floats = s->vocabulary > s->hidden ? s->vocabulary : s->hidden;
+    const uint64_t floats = s->vocabulary > s->row_floats ? s->vocabulary : s->row_floats;
     const uint64_t bases = s->n_experts * sizeof(uint64_t);
     return floats * sizeof(float) > bases ? floats * sizeof(float) : bases;
 }
@@ -157,6 +161,7 @@ int forward_open(const struct model *model, struct backend *be, struct expert_ca
                           .options = *options};
     if (make_blocks(f, err) != 0 || (options->has_far && far_open(f, err) != 0) ||
         forward_open_routed(f, err) != 0 ||
+        row_store_open(model, options->max_rows, options->checks, &f->rows, err) != 0 ||
         memory_reserve(be->memory, 1, forward_piece_bytes(model), err) != 0) {
         forward_close(f);
         return FM_ERR_NOMEM;
@@ -182,6 +187,7 @@ void forward_close(struct forward *forward)
 {
     if (forward == NULL)
         return;
+    row_store_close(forward->rows);
     far_close(forward);
     forward_close_routed(forward);
     memory_free(forward->be->memory, forward->block);
@@ -277,12 +283,12 @@ static void blame_layers(struct forward *f, uint32_t first, uint32_t end)
 static void check_rows(struct forward *f, int layer)
 {
     struct pass *pass = f->pass;
-    const size_t hidden = f->model->shape.hidden;
+    const size_t width = f->options.max_segments, floats = f->model->shape.row_floats;
     const uint32_t i = layer == FROM_EMBEDDING ? 0 : (uint32_t)layer - f->model->first_layer + 1;
-    const size_t width = f->options.max_segments, at = i * width;
+    const size_t at = i * width;
     for (uint32_t s = 0; s < pass->n_segments; s++)
-        f->be->ops->find_not_finite(f->be, f->step.x + pass->segments[s].first_row * hidden,
-                                    pass->segments[s].n_rows, hidden,
+        f->be->ops->find_not_finite(f->be, f->step.x + pass->segments[s].first_row * floats,
+                                    pass->segments[s].n_rows, floats,
                                     f->not_finite + at + pass->in_batch[s]);
     if (!f->be->memory->is_host)
         return;
@@ -344,7 +350,7 @@ static void drop_given_up(struct forward *f)
     forward_verify_experts(f); /* rows are about to change their places */
     forward_count_routed(f);
     const bool has_left = pass_drop_given_up(f->pass, f->be->memory, f->step.x,
-                                             f->model->shape.hidden * sizeof(float));
+                                             f->model->shape.row_floats * sizeof(float));
     follow_pass(f);
     if (has_left && f->pass->n_segments > 0)
         f->arch->place(&f->step);
@@ -390,16 +396,16 @@ static bool wants_hidden(const struct forward *f)
 static void show_hidden(const struct forward *f, uint32_t layer)
 {
     struct pass *pass = f->pass;
-    const size_t hidden = f->model->shape.hidden;
+    const size_t floats = f->model->shape.row_floats;
     for (uint32_t s = 0; s < pass->n_segments; s++) {
         const struct backend_segment *segment = &pass->segments[s];
-        float *x = f->step.x + segment->first_row * hidden;
+        float *x = f->step.x + segment->first_row * floats;
         for (uint32_t i = 0; pass_segment(pass, s)->wants_hidden && i < segment->n_rows; i++) {
-            float *row = x + i * hidden;
+            float *row = x + i * floats;
             pass->batch->hooks.hidden(
                 pass->batch->hooks.ctx, pass->in_batch[s], i, layer,
-                memory_open(f->be->memory, row, hidden * sizeof *row, MEMORY_LOOK));
-            memory_close(f->be->memory, row, hidden * sizeof *row);
+                memory_open(f->be->memory, row, floats * sizeof *row, MEMORY_LOOK));
+            memory_close(f->be->memory, row, floats * sizeof *row);
         }
     }
 }
@@ -414,7 +420,7 @@ static void flush_head(struct forward *f, const struct head_row *rows, uint32_t 
     struct pass *pass = f->pass;
     const struct memory *memory = f->be->memory;
     const size_t hidden = f->model->shape.hidden, vocabulary = f->model->shape.vocabulary;
-    float *normed = f->head_in + HEAD_ROWS * hidden;
+    float *normed = f->head_in + (size_t)HEAD_ROWS * f->model->shape.row_floats;
     assert(n > 0 && n <= HEAD_ROWS);
     f->arch->final_norm(&f->step, f->head_in, n, normed);
     f->arch->head(&f->step, normed, n, f->logits);
@@ -455,16 +461,16 @@ static bool wants_logits(const struct batch_segment *s, uint32_t row)
 static void run_head(struct forward *f)
 {
     struct pass *pass = f->pass;
-    const size_t hidden = f->model->shape.hidden;
+    const size_t floats = f->model->shape.row_floats;
     struct head_row rows[HEAD_ROWS];
     uint32_t n = 0, n_rows = 0;
     for (uint32_t s = 0; s < pass->n_segments; s++)
         for (uint32_t i = 0; i < pass->segments[s].n_rows; i++) {
             if (!wants_logits(pass_segment(pass, s), i))
                 continue;
-            memory_copy(f->be->memory, f->head_in + n * hidden,
-                        f->step.x + (pass->segments[s].first_row + i) * hidden,
-                        hidden * sizeof(float));
+            memory_copy(f->be->memory, f->head_in + n * floats,
+                        f->step.x + (pass->segments[s].first_row + i) * floats,
+                        floats * sizeof(float));
             rows[n++] = (struct head_row){pass->in_batch[s], i};
             n_rows++;
             if (n == HEAD_ROWS) {
@@ -483,6 +489,10 @@ static void run_layer(struct forward *f, uint32_t layer)
     show_hidden(f, layer);
     point_at_layer(f, layer);
     begin_times(f);
+    if (!forward_take_table(f, layer)) {
+        drop_given_up(f);
+        return;
+    }
     f->arch->mix(&f->step, layer);
     f->times.mix_ns = forward_lap(f);
     forward_verify_experts(f); /* those of the layer before */
@@ -535,7 +545,7 @@ static void run_token(struct forward *f)
 static void take_rows(struct forward *f)
 {
     struct pass *pass = f->pass;
-    const uint64_t bytes = pass->n_rows * (uint64_t)f->model->shape.hidden * sizeof(float);
+    const uint64_t bytes = pass->n_rows * (uint64_t)f->model->shape.row_floats * sizeof(float);
     f->step.tokens = pass->tokens;
     f->step.positions = pass->positions;
     f->step.segments = pass->segments;
@@ -559,7 +569,7 @@ static void take_rows(struct forward *f)
 /* Passes the rows on: into the head, or to the next stage. */
 static void give_rows(struct forward *f)
 {
-    const uint64_t bytes = f->pass->n_rows * (uint64_t)f->model->shape.hidden * sizeof(float);
+    const uint64_t bytes = f->pass->n_rows * (uint64_t)f->model->shape.row_floats * sizeof(float);
     if (!model_has_head(f->model)) {
         memory_fetch(f->be->memory, f->pass->rows, f->step.x, bytes);
         blame_late(f);
@@ -575,6 +585,7 @@ void forward_run(struct forward *f, struct pass *pass)
 {
     f->pass = pass;
     f->is_timed = pass->batch->hooks.times != NULL;
+    forward_ask_tables(f);
     take_rows(f);
     forward_begin_routed(f);
     if (f->step.n_rows == 1 && f->cache != NULL)

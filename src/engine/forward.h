@@ -35,6 +35,7 @@ struct forward_options {
      * unless they are sent (forward_far.c). */
     bool has_far;
     struct backend *host_be;
+    bool checks; /* verifies that files of tables have not changed */
 };
 
 /* Return the memory that a forward will take: in the backend's memory, and in the host's. */

@@ -3,6 +3,7 @@
 #define FLASHMOE_ENGINE_FORWARD_INTERNAL_H
 
 #include "engine/forward.h"
+#include "store/row_store.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -71,7 +72,8 @@ struct forward {
     struct lookahead lookahead;
     void *lookahead_memory;
     struct pass *pass;       /* at hand */
-    float *head_in, *logits; /* [HEAD_ROWS, hidden], [HEAD_ROWS, vocabulary] */
+    float *head_in, *logits; /* rows for the head, [HEAD_ROWS, vocabulary] */
+    struct row_store *rows;  /* NULL: the layers have no tables */
     /* Rows that are not finite, as not_finite_code: [1 + layers, max_segments], the embedding
      * first; in the backend's memory, and for the host. */
     uint32_t *not_finite, *not_finite_seen;
@@ -146,6 +148,16 @@ uint32_t forward_n_tokens(const struct forward *f);
  * to be damaged are found here: before rows change their places or choose other experts, and before
  * anybody sees what came of them. */
 void forward_verify_experts(struct forward *f);
+
+/* ---- forward_tables.c ---- */
+
+/* Floats of a row that the layers' tables give, at most. */
+uint64_t forward_looked_up_floats(const struct model *model);
+/* Starts to read what the tables have for the pass at hand. */
+void forward_ask_tables(struct forward *f);
+/* Gets the rows of a layer's table, if it has one, where the layer looks for them. Returns false if
+ * they cannot be read; every segment is given up then. */
+bool forward_take_table(struct forward *f, uint32_t layer);
 
 /* ---- forward_routed.c ---- */
 

@@ -13,7 +13,7 @@ static void carve_all(struct carver *c, struct pass *p, const struct pass_option
     p->positions = carve(c, rows, sizeof(uint32_t));
     p->segments = carve(c, options->max_segments, sizeof(struct backend_segment));
     p->in_batch = carve(c, options->max_segments, sizeof(uint32_t));
-    p->rows = carve(c, rows * options->hidden, sizeof(float));
+    p->rows = carve(c, rows * options->row_floats, sizeof(float));
 }
 
 uint64_t pass_bytes(const struct pass_options *options)

@@ -16,6 +16,7 @@ extern "C" {
 struct batch_segment {
     struct sequence *sequence;
     const int32_t *tokens; /* checked by the caller: 0 <= token < vocabulary */
+    const int32_t *before; /* [position of the sequence] the tokens before them */
     uint32_t n_tokens;
     uint32_t n_drafts; /* of these tokens: the last ones, behind one token (sequence_expect) */
     bool wants_last_logits, wants_all_logits, wants_hidden, wants_routes;
@@ -69,7 +70,7 @@ struct batch {
 struct pass_options {
     uint32_t max_rows;     /* tokens in a batch */
     uint32_t max_segments; /* sequences in a batch */
-    uint32_t hidden;       /* floats of a row between two stages; 0: there is one stage */
+    uint32_t row_floats;   /* of a row between two stages; 0: there is one stage */
 };
 
 struct pass {
@@ -81,7 +82,7 @@ struct pass {
     uint32_t *in_batch;               /* [n_segments], which one of the batch each is */
     int32_t *tokens;                  /* [n_rows] */
     uint32_t *positions;              /* [n_rows] */
-    float *rows;                      /* [n_rows, hidden] between two stages */
+    float *rows;                      /* [n_rows, row_floats] between two stages */
     void *block;
 };
 

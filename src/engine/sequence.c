@@ -62,7 +62,8 @@ int sequence_check(const struct model *model, const struct kv_format *kv_format,
         struct layer_state s;
         arch_of(model)->state(model->arch, i, &s);
         for (uint32_t p = 0; p < s.n_parts; p++)
-            if (s.parts[p].kind == STATE_BY_POSITION && !kv_fits(kv_format, s.parts[p].n_values))
+            if (s.parts[p].kind == STATE_BY_POSITION && s.parts[p].format == NULL &&
+                !kv_fits(kv_format, s.parts[p].n_values))
                 return err_set(err, FM_ERR_ARG,
                                "keys and values cannot be kept as '%s': layer %u has heads of %u "
                                "dimensions, and only multiples of %d are rotated; use f16",

@@ -16,7 +16,7 @@ uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *
                                             .n_context = b->n_context, .kv_format = kv_format,
                                             .has_far = b->place != BUDGET_HOST};
     const struct pass_options pass = {.max_rows = max_rows, .max_segments = b->n_sessions,
-                                      .hidden = is_cut ? model->shape.hidden : 0};
+                                      .row_floats = is_cut ? model->shape.row_floats : 0};
     struct backend_options backend = {.n_threads = b->n_threads};
     const uint64_t host = forward_host_bytes(model, &forward) + pass_bytes(&pass);
     if (b->place == BUDGET_BESIDE) {
@@ -162,7 +162,8 @@ int stage_open(struct stage *stage, const struct stage_options *options, struct 
                                             .lookahead = options->streaming->lookahead,
                                             .cache_bias = options->cache_bias,
                                             .replace_ids = options->replace_ids,
-                                            .replace_ctx = options->replace_ctx};
+                                            .replace_ctx = options->replace_ctx,
+                                            .checks = options->checks};
     int rc = open_backends(stage, &forward, options, err);
     forward.host_be = stage->host_be;
     forward.has_far = stage->host_be != NULL;

@@ -29,7 +29,7 @@ static void fill_result(const struct synth_plan *plan, const char *dst,
             result->experts_bytes += copies * bytes;
             result->expert_bytes += t->layer == 0 ? bytes : 0;
             result->expert_token_bytes += n[FM_SYNTH_USED] * bytes;
-        } else {
+        } else if (t->role != SYNTH_TABLE) {
             result->dense_bytes += bytes;
             result->dense_token_bytes +=
                 t->role == SYNTH_EMBED ? quant_row_bytes(t->quant, t->n_cols) : bytes;

@@ -46,6 +46,7 @@ struct synth_family {
     const char *correction;      /* of a sigmoid router, below the block; NULL: softmax */
     bool has_groups;             /* config.json says how it chooses among groups */
     const struct synth_latent *latent; /* latent attention; NULL: none */
+    const struct synth_streams *streams; /* streams, an index and a table; NULL: none */
     bool is_gpt_oss; /* biases, sinks and windows, no norms of heads, experts in MXFP4 */
 };
 
@@ -63,6 +64,14 @@ struct synth_shape {
 struct synth_latent {
     uint32_t q_rank, rank, plain_dim, value_dim;
     uint32_t n_groups, n_groups_chosen; /* of experts */
+};
+
+/* Sizes of qwen4_exp. A token uses (ngram_size - 1) * heads rows: hidden numbers together. */
+struct synth_streams {
+    uint32_t n_streams, rank;
+    uint32_t index_heads, index_dim, ratio, budget;
+    uint32_t table_layer; /* counted from 1 */
+    uint32_t ngram_size, heads, first_size, padding, n_parts, conv, n_rows; /* of the table */
 };
 
 /* Makes the shape of a preset, with the numbers of the options in place of its own. Fails with
@@ -83,7 +92,9 @@ json_t *synth_config(const struct synth_shape *shape);
 
 /* ---- tensors (synth_tensors.c) --------------------------------------------------------------- */
 
-enum synth_role { SYNTH_EXPERT, SYNTH_DENSE, SYNTH_EMBED, SYNTH_HEAD, SYNTH_GATE, SYNTH_VECTOR };
+/* A table stays on the disk. */
+enum synth_role { SYNTH_EXPERT, SYNTH_DENSE, SYNTH_EMBED, SYNTH_HEAD, SYNTH_GATE, SYNTH_VECTOR,
+                  SYNTH_TABLE };
 
 enum synth_values {
     SYNTH_WEIGHTS,     /* zero mean, standard deviation std */

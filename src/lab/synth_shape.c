@@ -124,6 +124,23 @@ static const struct synth_family qwen3_5 = {
     .shared = SHARED_GATED,
 };
 
+/* 16 heads of 20,000,003 rows and more, the next primes. */
+static const struct synth_streams flash_next_sizes = {4, 320, 4, 128, 4, 2048, 2, 3, 8, 20000000,
+                                                      128, 128, 4, 320001536};
+static const struct synth_streams tiny_streams = {4, 64, 2, 64, 4, 32, 2, 3, 2, 250, 8, 4, 4, 1040};
+
+#define STREAMS_FAMILY(sizes)                                                                      \
+    {                                                                                              \
+        .model_type = "qwen4_exp_text", .class_name = "Qwen4ExpForCausalLM",                       \
+        .multimodal_type = "qwen4_exp",                                                            \
+        .multimodal_class_name = "Qwen4ExpForConditionalGeneration", .rotary_divisor = 4,          \
+        .has_delta_net = true, .has_attention_gate = true, .has_zero_centred_norms = true,         \
+        .has_stacked_experts = true, .has_rope_parameters = true, .shared = SHARED_GATED,          \
+        .streams = (sizes)                                                                         \
+    }
+static const struct synth_family flash_next = STREAMS_FAMILY(&flash_next_sizes),
+                                 tiny_flash_next = STREAMS_FAMILY(&tiny_streams);
+
 static const struct synth_family gpt_oss = {
     .model_type = "gpt_oss",
     .class_name = "GptOssForCausalLM",
@@ -156,6 +173,9 @@ static const struct synth_shape presets[] = {
      0, 1e7, 0, 0},
     {"397b", &qwen3_5,
      {60, 4096, 32, 2, 256, 512, 10, 1024, 1024, 16, 64, 128, 128, 4, 4, 248320, 262144},
+     0, 1e7, 0, 0},
+    {"qwen3.8-flash-next", &flash_next,
+     {48, 2560, 24, 2, 256, 512, 10, 640, 640, 16, 48, 128, 128, 4, 4, 248320, 262144},
      0, 1e7, 0, 0},
     {"olmoe-1b-7b", &olmoe,
      {16, 2048, 16, 16, 128, 64, 8, 1024, 0, 0, 0, 0, 0, 0, 0, 50304, 4096}, 0, 1e4, 0, 0},
@@ -204,6 +224,8 @@ static const struct synth_shape presets[] = {
     {"tiny-next", &qwen3_next,
      {4, 256, 4, 2, 64, 8, 2, 256, 256, 2, 4, 64, 64, 4, 4, 512, 4096}, 512, 1e7, 0, 0},
     {"tiny-qwen3.5", &qwen3_5,
+     {4, 256, 4, 2, 64, 8, 2, 256, 256, 2, 4, 64, 64, 4, 4, 512, 4096}, 0, 1e7, 0, 0},
+    {"tiny-flash-next", &tiny_flash_next,
      {4, 256, 4, 2, 64, 8, 2, 256, 256, 2, 4, 64, 64, 4, 4, 512, 4096}, 0, 1e7, 0, 0},
     {"tiny-deepseek", &tiny_deepseek,
      {3, 256, 4, 4, 64, 8, 2, 256, 256, 0, 0, 0, 0, 0, 0, 512, 4096}, 512, 1e4, 1, 2.5},
@@ -310,6 +332,13 @@ int synth_shape_init(struct synth_shape *shape, const char *name,
     if (n[FM_SYNTH_LAYERS] <= shape->n_dense)
         return err_set(err, FM_ERR_ARG, "layers %u: the first %u of %s have no experts, so it "
                        "needs more", n[FM_SYNTH_LAYERS], shape->n_dense, shape->name);
+    const struct synth_streams *s = shape->family->streams;
+    const uint32_t n_rows = s != NULL ? (s->ngram_size - 1) * s->heads : 1;
+    if (s != NULL && (n[FM_SYNTH_HIDDEN] % n_rows != 0 || n[FM_SYNTH_LAYERS] < s->table_layer ||
+                      !synth_is_recurrent(shape, s->table_layer - 1)))
+        return err_set(err, FM_ERR_ARG, "layer %u of %s has a table of n-grams: it must be there, "
+                       "not be of full attention, and hidden a multiple of %u", s->table_layer,
+                       shape->name, n_rows);
     const struct synth_latent *latent = shape->family->latent;
     if (latent != NULL && n[FM_SYNTH_EXPERTS] / latent->n_groups * latent->n_groups_chosen <
                               n[FM_SYNTH_USED])
@@ -443,6 +472,27 @@ static void add_delta_net(json_t *config, const struct synth_shape *shape)
                       11, 11, 10, "mrope_interleaved", 1));
 }
 
+static void add_streams(json_t *config, const struct synth_streams *s)
+{
+    set_uint(config, "hc_count", s->n_streams);
+    set_uint(config, "hc_lowrank", s->rank);
+    set_uint(config, "indexer_n_heads", s->index_heads);
+    set_uint(config, "indexer_kv_heads", 1);
+    set_uint(config, "indexer_head_dim", s->index_dim);
+    set_uint(config, "indexer_compress_ratio", s->ratio);
+    set_uint(config, "indexer_budget", s->budget);
+    set_uint(config, "ngram_size", s->ngram_size);
+    set_uint(config, "heads_per_ngram", s->heads);
+    set_uint(config, "ngram_vocab_size_base", s->first_size);
+    set_uint(config, "make_ngram_vocab_size_divisible_by", s->padding);
+    set_uint(config, "split_ngram_parts", s->n_parts);
+    set_uint(config, "ple_conv_kernel_size", s->conv);
+    set_uint(config, "seed", 1234);
+    (void)json_object_update_new(config, json_pack("{s:[i], s:s, s:b}", "ple_layer_ids",
+                                                   (int)s->table_layer, "output_gate_type",
+                                                   "sigmoid", "norm_topk_prob", 1));
+}
+
 /* YaRN makes the context 32 times as long; every second layer has a window. */
 static void add_gpt_oss(json_t *config, const struct synth_shape *shape)
 {
@@ -472,5 +522,7 @@ json_t *synth_config(const struct synth_shape *shape)
         add_delta_net(config, shape);
     else
         add_attention(config, shape);
+    if (shape->family->streams != NULL)
+        add_streams(config, shape->family->streams);
     return config;
 }

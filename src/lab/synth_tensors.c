@@ -143,6 +143,16 @@ static void add_attention(struct builder *b)
     add_head_norms(b, q, kv);
 }
 
+static void add_conv(struct builder *b, uint64_t channels, uint64_t kernel, const char *name)
+{
+    struct synth_tensor *conv = add(b, SYNTH_VECTOR, name);
+    conv->std = 0.3f;
+    conv->n_dims = 3;
+    conv->dims[0] = conv->n_rows = channels;
+    conv->dims[1] = 1;
+    conv->dims[2] = conv->n_cols = kernel;
+}
+
 static void add_delta_net(struct builder *b)
 {
     const uint32_t *n = b->n;
@@ -162,16 +172,54 @@ static void add_delta_net(struct builder *b)
         add_matrix(b, SYNTH_DENSE, heads, hidden, "linear_attn.in_proj_b.weight");
         add_matrix(b, SYNTH_DENSE, heads, hidden, "linear_attn.in_proj_a.weight");
     }
-    struct synth_tensor *conv = add(b, SYNTH_VECTOR, "linear_attn.conv1d.weight");
-    conv->std = 0.3f;
-    conv->n_dims = 3;
-    conv->dims[0] = conv->n_rows = channels;
-    conv->dims[1] = 1;
-    conv->dims[2] = conv->n_cols = n[FM_SYNTH_CONV];
+    add_conv(b, channels, n[FM_SYNTH_CONV], "linear_attn.conv1d.weight");
     add_vector(b, SYNTH_DECAY, heads, "linear_attn.A_log");
     add_vector(b, SYNTH_STEP, heads, "linear_attn.dt_bias");
     add_vector(b, SYNTH_ONE, n[FM_SYNTH_VALUE_DIM], "linear_attn.norm.weight");
     add_matrix(b, SYNTH_DENSE, hidden, values, "linear_attn.out_proj.weight");
+}
+
+/* A gate before a block, or behind the last layer. */
+static void add_gate(struct builder *b, const struct synth_streams *s, bool injects,
+                     const char *gate)
+{
+    const uint64_t wide = (uint64_t)s->n_streams * b->n[FM_SYNTH_HIDDEN];
+    char name[80];
+    (void)snprintf(name, sizeof name, "%s.hc_norm.weight", gate);
+    add_norm(b, wide, name);
+    (void)snprintf(name, sizeof name, "%s.input_mix_weight_down.weight", gate);
+    add_matrix(b, SYNTH_DENSE, s->rank, wide, name);
+    (void)snprintf(name, sizeof name, "%s.input_mix_weight_up.weight", gate);
+    add_matrix(b, SYNTH_DENSE, wide, s->rank, name);
+    (void)snprintf(name, sizeof name, "%s.block_inject_weight.weight", gate);
+    if (injects)
+        add_matrix(b, SYNTH_GATE, s->n_streams, wide, name);
+}
+
+/* The parts of a table are as they are read, row by row: floats. */
+static void add_table(struct builder *b, const struct synth_streams *s)
+{
+    const uint64_t hidden = b->n[FM_SYNTH_HIDDEN], wide = s->n_streams * hidden;
+    add_matrix(b, SYNTH_DENSE, wide, hidden, "ple.key_proj.weight");
+    add_matrix(b, SYNTH_DENSE, hidden, hidden, "ple.value_proj.weight");
+    add_norm(b, wide, "ple.norm_key.weight");
+    add_norm(b, wide, "ple.norm_query.weight");
+    add_norm(b, wide, "ple.norm_conv.weight");
+    add_conv(b, wide, s->conv, "ple.conv1d.weight");
+    for (uint32_t i = 0; i < s->n_parts; i++) {
+        char name[80];
+        (void)snprintf(name, sizeof name, "ple.ple_embedding.ngram_embedding.shard_%u.weight", i);
+        add_matrix(b, SYNTH_TABLE, s->n_rows / s->n_parts,
+                   hidden / ((s->ngram_size - 1) * s->heads), name)->std = 1;
+    }
+}
+
+static void add_index(struct builder *b, const struct synth_streams *s)
+{
+    add_matrix(b, SYNTH_DENSE, (uint64_t)(s->index_heads + 1) * s->index_dim,
+               b->n[FM_SYNTH_HIDDEN], "self_attn.indexer.index_qk_proj.weight");
+    add_norm(b, s->index_dim, "self_attn.indexer.q_layernorm.weight");
+    add_norm(b, s->index_dim, "self_attn.indexer.k_layernorm.weight");
 }
 
 static const char *const matrices[] = {"gate_proj", "up_proj", "down_proj"};
@@ -234,15 +282,25 @@ static void add_routed(struct builder *b, uint32_t layer)
 static void add_layer(struct builder *b, uint32_t layer)
 {
     const uint64_t hidden = b->n[FM_SYNTH_HIDDEN];
+    const struct synth_streams *streams = b->plan->shape.family->streams;
     (void)snprintf(b->prefix, sizeof b->prefix, "model.layers.%u.", layer);
-    add_norm(b, hidden, "input_layernorm.weight");
+    if (streams != NULL) {
+        add_gate(b, streams, true, "attn_hyper_connection");
+        add_gate(b, streams, true, "mlp_hyper_connection");
+        if (!synth_is_recurrent(&b->plan->shape, layer))
+            add_index(b, streams);
+        if (layer + 1 == streams->table_layer)
+            add_table(b, streams);
+    } else {
+        add_norm(b, hidden, "input_layernorm.weight");
+        add_norm(b, hidden, "post_attention_layernorm.weight");
+    }
     if (synth_is_recurrent(&b->plan->shape, layer))
         add_delta_net(b);
     else if (b->plan->shape.family->latent != NULL)
         add_latent(b, b->plan->shape.family->latent);
     else
         add_attention(b);
-    add_norm(b, hidden, "post_attention_layernorm.weight");
     if (layer < b->plan->shape.n_dense)
         add_block(b, b->plan->shape.dense_width, "");
     else
@@ -258,7 +316,10 @@ int synth_plan_tensors(struct synth_plan *plan, struct fm_error *err)
     for (uint32_t i = 0; i < b.n[FM_SYNTH_LAYERS]; i++)
         add_layer(&b, i);
     (void)snprintf(b.prefix, sizeof b.prefix, "model.");
-    add_norm(&b, hidden, "norm.weight");
+    if (plan->shape.family->streams != NULL)
+        add_gate(&b, plan->shape.family->streams, false, "hyper_connection_mixer");
+    else
+        add_norm(&b, hidden, "norm.weight");
     b.prefix[0] = '\0';
     add_matrix(&b, SYNTH_HEAD, vocab, hidden, "lm_head.weight");
     return b.rc;
@@ -267,17 +328,18 @@ int synth_plan_tensors(struct synth_plan *plan, struct fm_error *err)
 /* ---- formats --------------------------------------------------------------------------------- */
 
 /* Default formats, in order of preference: the first that fits the columns is used. */
-static const char *const wanted[3][SYNTH_VECTOR + 1][4] = {
+static const char *const wanted[3][SYNTH_TABLE + 1][4] = {
     [FM_SYNTH_PACKED] = {
         [SYNTH_EXPERT] = {"affine4-g64", "affine4-g32", "bf16"},
         [SYNTH_DENSE] = {"affine4-g64", "affine4-g32", "bf16"},
         [SYNTH_EMBED] = {"affine4-g64", "affine4-g32", "bf16"},
         [SYNTH_HEAD] = {"affine4-g64", "affine4-g32", "bf16"},
         [SYNTH_GATE] = {"affine8-g64", "affine8-g32", "bf16"},
-        [SYNTH_VECTOR] = {"bf16"}},
+        [SYNTH_VECTOR] = {"bf16"}, [SYNTH_TABLE] = {"bf16"}},
     [FM_SYNTH_SAFETENSORS] = {
         [SYNTH_EXPERT] = {"bf16"}, [SYNTH_DENSE] = {"bf16"}, [SYNTH_EMBED] = {"bf16"},
-        [SYNTH_HEAD] = {"bf16"}, [SYNTH_GATE] = {"bf16"}, [SYNTH_VECTOR] = {"bf16"}},
+        [SYNTH_HEAD] = {"bf16"}, [SYNTH_GATE] = {"bf16"}, [SYNTH_VECTOR] = {"bf16"},
+        [SYNTH_TABLE] = {"bf16"}},
     [FM_SYNTH_GGUF] = {
         [SYNTH_EXPERT] = {"q4_k", "q4_0", "f16"},
         [SYNTH_DENSE] = {"q4_k", "q4_0", "f16"},
@@ -369,6 +431,9 @@ int synth_plan_formats(struct synth_plan *plan, const struct fm_synth_options *o
         [SYNTH_EMBED] = options->embed, [SYNTH_HEAD] = options->head};
     const struct quant *given[SYNTH_GATE] = {NULL};
     int rc = 0;
+    if (plan->shape.family->streams != NULL && options->form == FM_SYNTH_GGUF)
+        rc = err_set(err, FM_ERR_ARG, "%s cannot be made as GGUF; it can be made packed or as a "
+                     "Hugging Face directory", plan->shape.name);
     if (plan->shape.family->is_gpt_oss && options->form == FM_SYNTH_SAFETENSORS)
         rc = err_set(err, FM_ERR_ARG, "%s cannot be made as a Hugging Face directory; it can be "
                      "made packed or as GGUF", plan->shape.name);

@@ -102,8 +102,7 @@ void binder_count_experts(struct binder *b, const struct quant *quant, uint64_t 
     b->model->formats[i].n_bytes += n_bytes;
 }
 
-/* Counts a tensor once for each format that parts of it have in memory. */
-static void count_dense(struct binder *b, const struct tensor_info *t, const struct quant *quant,
+void binder_count_dense(struct binder *b, const struct tensor_info *t, const struct quant *quant,
                         uint64_t n_bytes)
 {
     struct tensor_use *use = &b->model->uses[t - b->model->source->tensors];
@@ -309,7 +308,7 @@ static uint64_t read_floats(struct binder *b, const struct tensor_info *t,
                                     .vector_quant = quant, .n = n, .n_rows = n_rows,
                                     .transform = transform});
     b->model->n_parameters += n;
-    count_dense(b, t, quant, t->parts[0].bytes);
+    binder_count_dense(b, t, quant, t->parts[0].bytes);
     return at;
 }
 
@@ -483,7 +482,7 @@ static void bind_rows(struct binder *b, struct weight *out, const struct tensor_
         bind_part(b, out, t, quant, p, ranges, n_ranges, at);
     }
     b->model->n_parameters += n_rows * n_cols;
-    count_dense(b, t, own, weight_bytes(out));
+    binder_count_dense(b, t, own, weight_bytes(out));
 }
 
 /* Notes that the matrix gets the layout that kernels want, once it is read. */
@@ -549,7 +548,7 @@ static void bind_turned(struct binder *b, struct weight *out, const struct tenso
         .first_row = first_row, .turned_quant = own});
     add_pointer(b, &out->parts[0], at);
     b->model->n_parameters += (uint64_t)n_rows * n_cols;
-    count_dense(b, t, own, weight_bytes(out));
+    binder_count_dense(b, t, own, weight_bytes(out));
     prepare_later(b, out);
 }
 

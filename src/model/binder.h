@@ -104,6 +104,17 @@ enum expert_order {
 uint32_t binder_experts(struct binder *b, uint32_t layer, uint32_t n_experts, uint32_t hidden,
                         uint32_t intermediate, enum expert_order order, const char *prefix);
 
+/* A table [n_rows, shape->n_cols] that stays on the disk: the tensor "PREFIXweight", or n_parts
+ * shards "PREFIXshard_0.weight" and so on, which have the same number of rows. The caller fills in
+ * the first four fields of `shape`. Returns its index in model->row_tables. */
+uint32_t binder_row_table(struct binder *b, const struct row_table *shape, uint64_t n_rows,
+                          uint32_t n_parts, const char *prefix);
+
+/* Integers [n] that a checkpoint may repeat though they follow from its configuration. Fails if it
+ * has others. Nothing is kept of them. */
+void binder_expect_integers(struct binder *b, const int64_t *expected, uint32_t n,
+                            const char *name_fmt, ...) ERR_PRINTF(4, 5);
+
 /* Marks tensors that begin with `prefix` as known and not used. Logs one line, as a warning if the
  * user may miss what they do. */
 void binder_ignore(struct binder *b, const char *prefix, bool is_warning, const char *why);

@@ -75,6 +75,9 @@ const struct tensor_info *binder_take(struct binder *b, const char *name, enum t
 /* The last dimension as columns: of MLX's codes it is words, which binder_take has looked
  * at. */
 bool binder_has_cols(const struct tensor_info *t, uint32_t n_cols);
+/* Counts a tensor once for each format that parts of it have in memory. */
+void binder_count_dense(struct binder *b, const struct tensor_info *t, const struct quant *quant,
+                        uint64_t n_bytes);
 void binder_count_experts(struct binder *b, const struct quant *quant, uint64_t n_tensors,
                           uint64_t n_bytes);
 /* True when rows from `first` on can be cut out of a part that several rows share. */

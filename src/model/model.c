@@ -259,6 +259,8 @@ void model_close(struct model *model)
         mem_free(model->expert_layers[i].prefix);
     }
     mem_free(model->expert_layers);
+    for (uint32_t i = 0; i < model->n_row_tables; i++)
+        mem_free(model->row_tables[i].shards);
     mem_free(model->model_type);
     mem_free(model->uses);
     if (model->dense != NULL)

@@ -50,11 +50,36 @@ struct expert_layer {
 struct weight expert_layer_weight(const struct expert_layer *layer, unsigned matrix,
                                   const void *slot);
 
+/* ---- tables of rows --------------------------------------------------------------------- */
+
+/* Where a part of a table lies. */
+struct row_shard {
+    uint32_t file;
+    uint64_t offset, first_row;
+};
+
+/* A table that stays on the disk. A token uses a few of its rows, which follow from the token and
+ * those before it (arch.h). */
+struct row_table {
+    uint32_t layer;       /* that uses it */
+    uint32_t n_per_token; /* rows that a token uses, one after the other */
+    uint32_t n_recent;    /* tokens that they follow from, its own included */
+    uint32_t n_cols;
+    uint64_t n_rows, shard_rows, row_bytes;
+    const struct quant *quant;
+    struct row_shard *shards; /* [n_shards], of shard_rows rows each */
+    uint32_t n_shards;
+};
+
+#define MODEL_MAX_TABLES 8
+#define MODEL_MAX_RECENT 8
+
 /* ---- families -------------------------------------------------------------------------- */
 
 /* What the layers above need to know about any model. */
 struct model_shape {
     uint32_t n_layers, n_attention_layers, hidden, vocabulary;
+    uint32_t row_floats; /* of a row between two layers: hidden, for each stream of the residual */
     uint32_t max_context; /* including the effect of rope scaling */
     struct rope rope;
     uint32_t n_experts, n_experts_per_token;
@@ -86,6 +111,8 @@ enum tensor_role {
     TENSOR_EMBEDDING,
     TENSOR_HEAD,
     TENSOR_EXPERT,
+    TENSOR_TABLE,   /* read row by row while the model runs */
+    TENSOR_DERIVED, /* integers that follow from the configuration */
 };
 
 struct tensor_use {
@@ -119,6 +146,8 @@ struct model {
     uint32_t first_expert_layer;      /* number of layers with experts before first_layer */
     struct expert_layer *expert_layers; /* of the loaded layers */
     uint32_t n_expert_layers;
+    struct row_table row_tables[MODEL_MAX_TABLES]; /* of the loaded layers */
+    uint32_t n_row_tables;
     void *dense; /* one block in `memory`; NULL before model_load_dense */
     const struct memory *memory;   /* borrowed; NULL before model_load_dense */
     const struct weight_preparer *preparer; /* borrowed; NULL: weights stay as they were read */

@@ -145,7 +145,8 @@ static struct choice *choice_of(struct choices *c, enum tensor_role role)
 static bool is_dense(const struct tensor_use *use)
 {
     return use->role == TENSOR_VECTOR || use->role == TENSOR_MATRIX || use->role == TENSOR_GATE ||
-           use->role == TENSOR_EMBEDDING || use->role == TENSOR_HEAD;
+           use->role == TENSOR_EMBEDDING || use->role == TENSOR_HEAD ||
+           use->role == TENSOR_TABLE;
 }
 
 static int plan_tensor(struct pack *pack, struct choices *choices, const struct tensor_info *t,

@@ -342,6 +342,8 @@ int fm_model_info(const struct fm_model *m, struct fm_model_info *out)
         info.rope_scaling = rope_kind_name(model->shape.rope.kind);
         info.original_context = model->shape.rope.original_context;
     }
+    for (uint32_t i = 0; i < model->n_row_tables; i++)
+        info.table_bytes += model->row_tables[i].n_rows * model->row_tables[i].row_bytes;
     count_mul_adds(model, &info);
     for (uint32_t i = 0; i < model->n_expert_layers; i++) {
         const struct expert_layer *l = &model->expert_layers[i];
@@ -552,7 +554,7 @@ static int plan_gpu(const struct fm_model *m, const struct fm_model_options *opt
     if (rc == 0 || rc == FM_ERR_BUDGET)
         (void)engine_plan_gpu(m->engine.model, terms, gpu->bytes, &min, &device, &smallest, NULL);
     made->min_bytes = smallest.need;
-    if (rc == FM_ERR_BUDGET)
+    if (rc == FM_ERR_BUDGET || rc == FM_ERR_UNSUPPORTED)
         rc = gpu_refuse(gpu, rc, err);
     return rc;
 }

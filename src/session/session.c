@@ -340,8 +340,9 @@ static void show_hidden(void *ctx, uint32_t segment, uint32_t row, uint32_t laye
     struct evaluation *e = ctx;
     const struct fm_session *s = session_of(e, segment);
     const long n_before = mem_count();
+    const struct model_shape *shape = &e->m->engine.model->shape;
     s->observer.hidden(s->observer.ctx, layer, s->sequence->position + row, x,
-                       e->m->engine.model->shape.hidden);
+                       layer == shape->n_layers ? shape->hidden : shape->row_floats);
     e->n_foreign += mem_count() - n_before;
 }
 
@@ -450,6 +451,7 @@ static uint32_t fill_batch(struct evaluation *e)
         m->segments[n_segments] = (struct batch_segment){
             .sequence = s->sequence,
             .tokens = e->items[i].ids + s->n_done,
+            .before = s->ids,
             .n_tokens = n,
             .wants_last_logits = n == left,
             .wants_all_logits = s->observer.logits != NULL,

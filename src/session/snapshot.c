@@ -43,6 +43,25 @@ static int sample_experts(const struct model *model, const struct expert_layer *
     return rc;
 }
 
+/* Likewise of a table: its first, middle and last row. */
+static int sample_table(const struct model *model, const struct row_table *table, uint64_t *hash,
+                        struct fm_error *err)
+{
+    const uint64_t rows[] = {0, table->n_rows / 2, table->n_rows - 1};
+    unsigned char bytes[SAMPLE_BYTES];
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && i < 3; i++) {
+        const struct row_shard *shard = &table->shards[rows[i] / table->shard_rows];
+        const struct source_file *file = &model->source->files[shard->file];
+        const uint64_t n = table->row_bytes < sizeof bytes ? table->row_bytes : sizeof bytes;
+        rc = plat_read_at(file->fd, file->path, bytes, n,
+                          shard->offset + (rows[i] - shard->first_row) * table->row_bytes, err);
+        if (rc == 0)
+            *hash = XXH3_64bits_withSeed(bytes, (size_t)n, *hash);
+    }
+    return rc;
+}
+
 static int hash_piece(const char *text, size_t n, void *hash)
 {
     *(uint64_t *)hash = XXH3_64bits_withSeed(text, n, *(uint64_t *)hash);
@@ -90,6 +109,8 @@ static int sample_stage(const struct stage *stage, uint64_t *hash, struct fm_err
     for (uint32_t i = 0; rc == 0 && i < model->n_expert_layers; i++)
         if (model->expert_layers[i].sums == NULL)
             rc = sample_experts(model, &model->expert_layers[i], hash, err);
+    for (uint32_t i = 0; rc == 0 && i < model->n_row_tables; i++)
+        rc = sample_table(model, &model->row_tables[i], hash, err);
     return rc;
 }
 

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 
+import qwen4_exp
 import variants
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -159,6 +160,7 @@ SHAPES = {
         ({"rotary_dim": 12, "num_key_value_heads": 1, "num_hidden_layers": 2}, "short"),
         ({"tie_word_embeddings": True, "num_key_value_heads": 6, "num_experts_per_tok": 1}, "hub"),
     ],
+    "qwen4_exp_text": qwen4_exp.SHAPES,
 }
 
 # ---- checkpoints --------------------------------------------------------------------------------
@@ -167,6 +169,8 @@ SHAPES = {
 def config_of(family, number):
     """Returns the configuration as public checkpoints have it, or the first as transformers 5
     writes it: with rope_parameters."""
+    if family == "qwen4_exp_text":
+        return qwen4_exp.config_of(number, tokens_of(number))
     config = {**BASE[family], **SHAPES[family][number][0], "model_type": family}
     if number == 0:
         rope = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
@@ -261,6 +265,9 @@ def experts(c, layer, layout):
 
 def tensors_of(c, layout):
     """Yields (name, shape, kind of values) under the names of public checkpoints."""
+    if c["model_type"] == "qwen4_exp_text":
+        yield from qwen4_exp.tensors_of(c, layout, block)
+        return
     hidden, n_layers = c["hidden_size"], c["num_hidden_layers"]
     yield "model.embed_tokens.weight", [c["vocab_size"], hidden], "embedding"
     for i in range(n_layers + (layout == "predicts")):
@@ -288,10 +295,12 @@ def bfloat16(x):
 
 def values(seed, name, shape, kind):
     """Returns one of 256 numbers for each place, spread evenly around a centre."""
+    if kind == "integers":
+        return qwen4_exp.integers(shape)
     n = 1
     for d in shape:
         n *= d
-    width = {"embedding": 1.7, "norm": 0.3, "small": 0.3,
+    width = {"embedding": 1.7, "norm": 0.3, "small": 0.3, "offset": 0.3,
              "router": 3 / shape[-1] ** 0.5}.get(kind, 1.7 / shape[-1] ** 0.5)
     centre = 1 if kind == "norm" else 0
     table = [bfloat16(centre + width * (b - 127.5) / 127.5) for b in range(256)]
@@ -307,6 +316,8 @@ def write(family, number, folder):
                for name, shape, kind in tensors_of(config, layout)}
     folder.mkdir(parents=True, exist_ok=True)
     variants.write_file(folder / "model.safetensors", tensors, None, ())
+    if layout == "multimodal":
+        config = qwen4_exp.nest(config)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
@@ -351,6 +362,8 @@ def load(folder, dtype):
 def exact_logits(folder, tokens):
     import torch
     model = load(folder, torch.float64)
+    if model.config.model_type == "qwen4_exp_text":
+        qwen4_exp.check_hash(model.config.to_dict())
     with Float64(), torch.no_grad():
         return model(torch.tensor([tokens])).logits[0]
 
@@ -372,13 +385,14 @@ def make_golden(family, tokens):
         out = model(torch.tensor([tokens]), output_hidden_states=True)
         while len(chosen) < N_PROMPT + N_GREEDY:
             chosen.append(int(model(torch.tensor([chosen])).logits[0, -1].argmax()))
-    states = torch.stack([state[0] for state in out.hidden_states])
+    states = torch.cat([state[0].flatten() for state in out.hidden_states])
     for name, data in (("golden_exact", exact), ("golden_logits", out.logits[0]),
                        ("golden_hidden", states)):
         data.float().numpy().astype("<f4").tofile(folder / f"{name}.f32")
     about = {"architecture": family, "transformers": transformers.__version__,
              "torch": torch.__version__, "input_ids": tokens, "vocab": exact.shape[1],
-             "n_hidden": len(states), "greedy_prompt": tokens[:N_PROMPT],
+             "n_hidden": len(out.hidden_states),
+             "row_floats": out.hidden_states[0].shape[-1], "greedy_prompt": tokens[:N_PROMPT],
              "greedy_continuation": chosen[N_PROMPT:]}
     (folder / "golden.json").write_text(json.dumps(about) + "\n")
 

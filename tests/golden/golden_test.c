@@ -37,9 +37,10 @@ static const struct kv {
 struct golden {
     char dir[1024];
     unsigned n_tokens, vocabulary, n_hidden, hidden;
+    unsigned width; /* of a hidden state before the last one, which has `hidden` numbers */
     float *logits; /* [n_tokens, vocabulary] */
     float *exact;  /* the same in float64, rounded */
-    float *states; /* [n_hidden, n_tokens, hidden] */
+    float *states; /* [n_hidden, n_tokens, width] */
     double allowed; /* maximum distance of a logit */
     double worst_exact, worst_golden, golden_error, worst_state;
     double worst_kept; /* distance from float64, among the tokens within the tolerance */
@@ -86,7 +87,7 @@ static void raise_to(double *worst, double value)
 static void check_hidden(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n)
 {
     struct golden *g = ctx;
-    const float *want = g->states + ((size_t)layer * g->n_tokens + position) * g->hidden;
+    const float *want = g->states + (size_t)layer * g->n_tokens * g->width + (size_t)position * n;
     double distance = 0, norm = 0;
     for (unsigned i = 0; i < n; i++) {
         distance += ((double)x[i] - want[i]) * ((double)x[i] - want[i]);
@@ -163,10 +164,13 @@ static int check_states(struct golden *g, struct fm_session *session, const json
     int32_t *ids;
     g->n_tokens = (unsigned)read_ids(doc, "input_ids", &ids);
     g->n_hidden = (unsigned)json_integer_value(json_object_get(doc, "n_hidden"));
+    const json_t *width = json_object_get(doc, "row_floats");
+    g->width = width != NULL ? (unsigned)json_integer_value(width) : g->hidden;
     g->logits = read_floats(g->dir, "golden_logits.f32", (size_t)g->n_tokens * g->vocabulary);
     g->exact = read_floats(g->dir, "golden_exact.f32", (size_t)g->n_tokens * g->vocabulary);
     g->states = read_floats(g->dir, "golden_hidden.f32",
-                            (size_t)g->n_hidden * g->n_tokens * g->hidden);
+                            (g->n_hidden - 1) * (size_t)g->n_tokens * g->width +
+                                (size_t)g->n_tokens * g->hidden);
     const double spread = spread_of(g->exact, (size_t)g->n_tokens * g->vocabulary);
     g->allowed = kv->tolerance * spread;
     const struct fm_observer observer = {.size = sizeof observer,

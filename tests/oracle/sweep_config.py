@@ -55,6 +55,7 @@ BASES = {
     "gpt_oss": ("gpt_oss", []),
     "deepseek_v3": ("deepseek_v3", []),
     "glm4_moe_lite": ("glm4_moe_lite", []),
+    "qwen4_exp_text": ("qwen4_exp_text", []),
     "qwen3_moe-tied": ("qwen3_moe", ["tied"]),
     "qwen3_next-tied": ("qwen3_next", ["tied"]),
     "qwen3_5_moe_text-tied": ("qwen3_5_moe_text", ["tied"]),
@@ -67,7 +68,9 @@ TIE = "tie_word_embeddings"
 NAMED_TOGETHER = [("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor",
                    "original_max_position_embeddings", "rotary_dim"),
                   ("num_experts", "num_local_experts", "n_routed_experts"),
-                  ("n_group", "topk_group")]
+                  ("n_group", "topk_group"),
+                  ("indexer_budget", "indexer_compress_ratio"),
+                  ("ple_embed_dim", "ngram_size", "heads_per_ngram")]
 # Fields of a multimodal root that take every value.
 ROOT_TOO = [TIE, "rope_scaling", "rope_parameters", "model_type", "quantization_config",
             "compression_config", "text_config", "is_causal", "eos_token_id"]
@@ -174,6 +177,8 @@ VALUES = {
     "scoring_func": [DROP, None, "softmax", "sigmoid"],
     "qk_norm_type": [DROP, "per_layer", "per_head"],
     "eos_token_id": [DROP, None, 0, [1, 2], 5], "pad_token_id": [DROP, None, 0, 7, 5000],
+    "ple_layer_ids": [DROP, None, [], [2], [1], [2, 2], [4], [0], 2],
+    "output_gate_type": [DROP, None, "silu", "sigmoid", "swish", "tanh"],
     TIE: [DROP, None, True, False, 0, 1, "x"],
 }
 # Fields that checkpoints have but that no code here or in the classes names.

@@ -173,6 +173,64 @@ static void guard_add(struct backend *be, float *y, const float *x, size_t n)
     RUN(be, add, y, x, n);
 }
 
+#define RUN_STREAM(be, operation, ...)                                                             \
+    do {                                                                                           \
+        guard_begin();                                                                             \
+        cpu_of(be)->ops->streams->operation(cpu_of(be), __VA_ARGS__);                              \
+        guard_end();                                                                               \
+    } while (0)
+
+static void guard_stream_norm(struct backend *be, const struct backend_stream_norm *args, size_t n)
+{
+    RUN_STREAM(be, norm, args, n);
+}
+
+static void guard_stream_mean(struct backend *be, const struct backend_stream_mean *args, size_t n)
+{
+    RUN_STREAM(be, mean, args, n);
+}
+
+static void guard_stream_add(struct backend *be, const struct backend_stream_add *args, size_t n)
+{
+    RUN_STREAM(be, add, args, n);
+}
+
+static void guard_stream_silu(struct backend *be, float *x, float divisor, size_t n)
+{
+    RUN_STREAM(be, silu, x, divisor, n);
+}
+
+static void guard_ngram_gate(struct backend *be, const struct backend_ngram_gate *args, size_t n)
+{
+    RUN_STREAM(be, ngram_gate, args, n);
+}
+
+static void guard_ngram_conv(struct backend *be, const struct backend_ngram_conv *args)
+{
+    RUN_STREAM(be, ngram_conv, args);
+}
+
+static void guard_index_means(struct backend *be, const struct backend_index *args)
+{
+    RUN_STREAM(be, index_means, args);
+}
+
+static void guard_index_choose(struct backend *be, const struct backend_index *args)
+{
+    RUN_STREAM(be, index_choose, args);
+}
+
+static const struct backend_stream_ops guard_stream_ops = {
+    .norm = guard_stream_norm,
+    .mean = guard_stream_mean,
+    .add = guard_stream_add,
+    .silu = guard_stream_silu,
+    .ngram_gate = guard_ngram_gate,
+    .ngram_conv = guard_ngram_conv,
+    .index_means = guard_index_means,
+    .index_choose = guard_index_choose,
+};
+
 static const struct backend_ops guard_ops = {
     .name = "guarded",
     .close = guard_backend_close,
@@ -193,6 +251,7 @@ static const struct backend_ops guard_ops = {
     .expert_sum = guard_expert_sum,
     .add_gated = guard_add_gated,
     .add = guard_add,
+    .streams = &guard_stream_ops,
 };
 
 /* ---- in place of every backend --------------------------------------------------------------- */

@@ -547,6 +547,81 @@ static void queued_find_not_finite(struct backend *be, const float *x, size_t n,
     op->args = keep(op, &a, sizeof a);
 }
 
+/* ---- operations on streams ------------------------------------------------------------------- */
+
+#define QUEUE_ROWS(operation, type)                                                                \
+    static void run_##operation(struct backend *cpu, const void *args)                             \
+    {                                                                                              \
+        const struct list_args *a = args;                                                          \
+        cpu->ops->streams->operation(cpu, a->items, a->n);                                         \
+    }                                                                                              \
+                                                                                                   \
+    static void queued_stream_##operation(struct backend *be, const struct type *args, size_t n)   \
+    {                                                                                              \
+        struct op *op = add_op(queued_of(be), run_##operation);                                    \
+        const struct list_args a = {keep(op, args, sizeof *args), n};                              \
+        op->args = keep(op, &a, sizeof a);                                                         \
+    }
+
+QUEUE_ROWS(norm, backend_stream_norm)
+QUEUE_ROWS(mean, backend_stream_mean)
+QUEUE_ROWS(ngram_gate, backend_ngram_gate)
+
+static void run_stream_add(struct backend *cpu, const void *args)
+{
+    const struct list_args *a = args;
+    cpu->ops->streams->add(cpu, a->items, a->n);
+}
+
+static void queued_stream_add(struct backend *be, const struct backend_stream_add *args, size_t n)
+{
+    struct op *op = add_op(queued_of(be), run_stream_add);
+    const struct list_args a = {keep(op, args, sizeof *args), n};
+    op->args = keep(op, &a, sizeof a);
+}
+
+static void run_silu(struct backend *cpu, const void *args)
+{
+    const struct rows_args *a = args;
+    cpu->ops->streams->silu(cpu, a->y, a->eps, a->n);
+}
+
+static void queued_stream_silu(struct backend *be, float *x, float divisor, size_t n)
+{
+    struct op *op = add_op(queued_of(be), run_silu);
+    op->args = keep(op, &(struct rows_args){.y = x, .eps = divisor, .n = n},
+                    sizeof(struct rows_args));
+}
+
+#define QUEUE_SEGMENTS(operation, type)                                                            \
+    static void run_##operation(struct backend *cpu, const void *args)                             \
+    {                                                                                              \
+        cpu->ops->streams->operation(cpu, args);                                                   \
+    }                                                                                              \
+                                                                                                   \
+    static void queued_stream_##operation(struct backend *be, const struct type *args)             \
+    {                                                                                              \
+        struct op *op = add_op(queued_of(be), run_##operation);                                    \
+        struct type *a = keep(op, args, sizeof *args);                                             \
+        a->segments = keep(op, a->segments, a->n_segments * sizeof *a->segments);                  \
+        op->args = a;                                                                              \
+    }
+
+QUEUE_SEGMENTS(ngram_conv, backend_ngram_conv)
+QUEUE_SEGMENTS(index_means, backend_index)
+QUEUE_SEGMENTS(index_choose, backend_index)
+
+static const struct backend_stream_ops queued_stream_ops = {
+    .norm = queued_stream_norm,
+    .mean = queued_stream_mean,
+    .add = queued_stream_add,
+    .silu = queued_stream_silu,
+    .ngram_gate = queued_stream_ngram_gate,
+    .ngram_conv = queued_stream_ngram_conv,
+    .index_means = queued_stream_index_means,
+    .index_choose = queued_stream_index_choose,
+};
+
 static const struct backend_ops queued_ops = {
     .name = "queued",
     .close = queued_backend_close,
@@ -567,6 +642,7 @@ static const struct backend_ops queued_ops = {
     .expert_sum = queued_expert_sum,
     .add_gated = queued_add_gated,
     .add = queued_add,
+    .streams = &queued_stream_ops,
 };
 
 /* ---- in place of every backend --------------------------------------------------------------- */

@@ -25,6 +25,7 @@ PUBLISHED = {"30b-a3b": 30.53, "235b-a22b": 235.09, "next-80b": 79.67, "coder-ne
              "mixtral-8x7b": 46.70, "mixtral-8x22b": 140.63, "qwen1.5-moe-a2.7b": 14.32,
              "57b-a14b": 57.41, "glm-4.5-air": 106.85, "glm-4.5": 352.80, "minimax-m2": 228.69,
              "gpt-oss-20b": 20.91, "gpt-oss-120b": 116.83,
+             "qwen3.8-flash-next": 176.94,  # 51.2 of them in the table of n-grams
              "deepseek-v3": 671.03, "kimi-k2": 1026.41, "glm-4.7-flash": 29.94}
 
 
@@ -158,6 +159,19 @@ class Forms(Case):
                                "--experts-format", "int4-g32")
             self.assertEqual(refused.returncode, 2)
             self.assertIn(words, refused.stderr)
+
+    def test_flash_next(self):
+        """The table is in files and in the number of parameters, and not in memory."""
+        packed = self.synth("tiny-flash-next", "a.fmoe")
+        found = self.check(packed, "qwen4_exp_text", {"affine4-g64", "affine8-g64", "bf16"})
+        self.assertEqual(flashmoe("verify", packed).returncode, 0)
+        made = self.synth("tiny-flash-next", "hf")
+        self.assertEqual(self.check(made, "qwen4_exp_text", {"bf16"})[1], found[1])
+        about = json.loads(flashmoe("inspect", made, "--json").stdout)
+        self.assertEqual(about["table_bytes"], 1040 * 64 * 2)
+        refused = flashmoe("synth", "tiny-flash-next", self.dir / "a.gguf")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("packed or as a Hugging Face directory", refused.stderr)
 
     def test_packed_formats(self):
         path = self.synth("tiny-next", "a.fmoe", "--experts-format", "q4_k", "--dense-format",

@@ -297,18 +297,25 @@ static void cpu_add(struct backend *be, float *y, const float *x, size_t n)
 
 static const size_t group_sizes[CPU_GROUP_SIZES] = {16, 32, 64, 128};
 
+/* Room for the keys and values of a block of positions, in any format. */
+static size_t gather_floats_for(const struct backend_options *o)
+{
+    return o->index_best > 0 ? 2ul * KERNEL_ATTENTION_BLOCK * (o->head_dim + 16ul) : 0;
+}
+
 /* Returns the maximum that any kernel needs: a product, a row's heads of one key and value head, a
  * head's keys and queries. */
 static size_t thread_floats_for(const struct backend_options *o)
 {
     const size_t product = KERNEL_MATMUL_SCRATCH(o->max_cols, o->max_rows);
     const size_t attention = KERNEL_ATTENTION_SCRATCH(o->n_heads, o->head_dim) +
-                             (size_t)o->n_heads * (4ul + o->head_dim);
+                             (size_t)o->n_heads * (4ul + o->head_dim) + gather_floats_for(o);
     const size_t delta = KERNEL_DELTA_SCRATCH(o->key_dim);
     const size_t heads = cpu_head_floats(o);
     size_t max = product > attention ? product : attention;
     max = max > heads ? max : heads;
     max = max > delta ? max : delta;
+    max = max > o->index_best ? max : o->index_best;
     return mem_round_up(max, MEM_CACHE_LINE / sizeof(float));
 }
 
@@ -332,6 +339,7 @@ static void carve_all(struct carver *c, struct backend_cpu *cpu, const struct ba
     const uint64_t n_blocks = o->n_context / KERNEL_ATTENTION_BLOCK + 1ull;
     const uint64_t at_once = (uint64_t)o->n_threads * BLOCKS_PER_THREAD;
     cpu->thread_floats = thread_floats_for(o);
+    cpu->gather_floats = gather_floats_for(o);
     cpu->thread_scratch = carve(c, o->n_threads * cpu->thread_floats, sizeof(float));
     for (unsigned i = 0; i < CPU_GROUP_SIZES; i++)
         carve_quantized(c, &cpu->input.quantized[i], group_sizes[i], n_input);
@@ -379,6 +387,7 @@ static const struct backend_ops cpu_ops = {
     .expert_sum = cpu_expert_sum,
     .add_gated = cpu_add_gated,
     .add = cpu_add,
+    .streams = &cpu_stream_ops,
 };
 
 static int open_pool(const struct backend_options *o, struct pool **out, struct fm_error *err)

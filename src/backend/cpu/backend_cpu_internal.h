@@ -42,6 +42,7 @@ struct backend_cpu {
     void *block; /* all of the following lie in it */
     float *thread_scratch; /* [n_threads, thread_floats] */
     size_t thread_floats;
+    size_t gather_floats; /* at the end of it: keys and values that a row has chosen */
     float *gate, *up;            /* intermediates of feed-forward blocks */
     struct cpu_quantized hidden; /* the same, quantized in the down matrices' groups */
     /* Attention: [n_partial, n_heads, head_dim + 2], then [2, n_heads] */
@@ -71,6 +72,15 @@ void cpu_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_bloc
 /* cpu_heads.c */
 void cpu_head_products(struct backend *be, const struct backend_head_products *args, size_t n);
 size_t cpu_head_floats(const struct backend_options *options); /* of a thread's scratch */
+
+/* Returns the sum of products in 16 lanes, without fused operations. */
+float cpu_dot(const float *a, const float *b, size_t n);
+
+/* cpu_index.c */
+void cpu_index_means(struct backend *be, const struct backend_index *args);
+void cpu_index_choose(struct backend *be, const struct backend_index *args);
+
+extern const struct backend_stream_ops cpu_stream_ops;
 
 /* cpu_mix.c */
 void cpu_attention(struct backend *be, const struct backend_attention *args);

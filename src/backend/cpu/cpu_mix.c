@@ -67,26 +67,130 @@ static size_t first_of(const struct backend_attention *a, size_t visible)
     return a->window > 0 && visible > a->window ? visible - a->window : 0;
 }
 
-/* Attends to one block of positions with item_heads query heads of `row`, from `head` on. */
-static void attend_block(const struct attention_job *job, size_t row, size_t head, size_t block,
-                         float *max, float *total, float *out, float *scores)
+/* Positions that a row sees of a block of attention, in one run or gathered. */
+struct sight {
+    const char *keys, *values;
+    size_t n;
+};
+
+/* Returns the blocks that a row has chosen, or NULL if it sees all positions. */
+static const uint32_t *chosen_of(const struct attention_job *job, size_t row)
+{
+    const struct backend_attention *a = job->args;
+    if (a->chosen == NULL)
+        return NULL;
+    const uint32_t *chosen = a->chosen + (job->segment->first_row + row) * (1ul + a->n_best);
+    return chosen[0] == INDEX_ALL ? NULL : chosen;
+}
+
+/* Adds the positions from `from` on that lie in [first, end), and gathers them if there is room to
+ * put them. */
+static void see_run(const struct attention_job *job, size_t kv_head, size_t from, size_t to,
+                    size_t first, size_t end, char *room, struct sight *sight)
+{
+    const struct backend_attention *a = job->args;
+    const size_t bytes = kv_row_bytes(a->kv_format, a->head_dim);
+    from = larger(from, first);
+    to = smaller(to, end);
+    if (from >= to)
+        return;
+    if (room != NULL) {
+        const size_t at = row_at(a, kv_head, from), n = (to - from) * bytes;
+        char *keys = room + sight->n * bytes;
+        memcpy(keys, (const char *)job->segment->state[ATTENTION_KEYS] + at, n);
+        memcpy(keys + KERNEL_ATTENTION_BLOCK * bytes,
+               (const char *)job->segment->state[ATTENTION_VALUES] + at, n);
+    }
+    sight->n += to - from;
+}
+
+/* Finds what a row sees of the positions [first, end). Without room it only counts them. */
+static struct sight see_chosen(const struct attention_job *job, size_t row, size_t kv_head,
+                               size_t first, size_t end, char *room)
+{
+    const struct backend_attention *a = job->args;
+    const uint32_t *chosen = chosen_of(job, row);
+    const size_t visible = job->segment->position + row + 1, n = chosen[0];
+    const size_t bytes = kv_row_bytes(a->kv_format, a->head_dim);
+    struct sight sight = {room, room != NULL ? room + KERNEL_ATTENTION_BLOCK * bytes : NULL, 0};
+    size_t low = 0, high = n; /* the first chosen block that ends behind `first` */
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if ((chosen[1 + middle] + 1ul) * a->ratio > first)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    for (size_t i = low; i < n && chosen[1 + i] * (size_t)a->ratio < end; i++)
+        see_run(job, kv_head, chosen[1 + i] * (size_t)a->ratio, (chosen[1 + i] + 1ul) * a->ratio,
+                first, end, room, &sight);
+    see_run(job, kv_head, visible / a->ratio * a->ratio, visible, first, end, room, &sight);
+    return sight;
+}
+
+/* The positions of a block that exist and lie in the window. */
+static void block_range(const struct attention_job *job, size_t row, size_t block, size_t *first,
+                        size_t *end)
+{
+    const size_t visible = job->segment->position + row + 1;
+    *first = larger(block * KERNEL_ATTENTION_BLOCK, first_of(job->args, visible));
+    *end = smaller(visible, (block + 1) * KERNEL_ATTENTION_BLOCK);
+}
+
+/* Returns whether a row sees nothing of a block. */
+static bool is_blind(const struct attention_job *job, size_t row, size_t block)
+{
+    size_t first, end;
+    if (chosen_of(job, row) == NULL)
+        return false;
+    block_range(job, row, block, &first, &end);
+    return see_chosen(job, row, 0, first, end, NULL).n == 0;
+}
+
+/* What a row sees of a block. If that is all of it, nothing is gathered: the same bits as attention
+ * that sees everything. */
+static struct sight see_block(const struct attention_job *job, size_t row, size_t kv_head,
+                              size_t block, float *scratch)
 {
     const struct backend_attention *a = job->args;
     const struct backend_segment *segment = job->segment;
-    const size_t kv_head = head / (a->n_heads / a->n_kv_heads);
-    const size_t visible = segment->position + row + 1;
-    const size_t first = larger(block * KERNEL_ATTENTION_BLOCK, first_of(a, visible));
-    const size_t at = row_at(a, kv_head, first);
-    const size_t q_at = (segment->first_row + row) * a->q_row_stride + head * a->q_head_stride;
     const void *values = segment->state[a->v != NULL ? ATTENTION_VALUES : ATTENTION_KEYS];
+    size_t first, end;
+    block_range(job, row, block, &first, &end);
+    if (chosen_of(job, row) != NULL &&
+        see_chosen(job, row, kv_head, first, end, NULL).n < end - first) {
+        float *room = scratch + job->cpu->thread_floats - job->cpu->gather_floats;
+        return see_chosen(job, row, kv_head, first, end, (char *)room);
+    }
+    const size_t at = row_at(a, kv_head, first);
+    return (struct sight){(const char *)segment->state[ATTENTION_KEYS] + at,
+                          (const char *)values + at, end - first};
+}
+
+/* Returns the first block that a row sees something of. */
+static size_t first_seen(const struct attention_job *job, size_t row)
+{
+    size_t block = first_of(job->args, job->segment->position + row + 1) / KERNEL_ATTENTION_BLOCK;
+    while (is_blind(job, row, block))
+        block++;
+    return block;
+}
+
+/* Attends to one block of positions with item_heads query heads of `row`, from `head` on. `scratch`
+ * is the thread's. */
+static void attend_block(const struct attention_job *job, size_t row, size_t head, size_t block,
+                         float *max, float *total, float *out, float *scratch)
+{
+    const struct backend_attention *a = job->args;
+    const size_t kv_head = head / (a->n_heads / a->n_kv_heads);
+    const struct sight sight = see_block(job, row, kv_head, block, scratch);
+    const size_t q_at = (job->segment->first_row + row) * a->q_row_stride +
+                        head * a->q_head_stride;
     job->cpu->kernels.attend(&(struct kernel_attention){
         .kv_format = a->kv_format, .q = a->q + q_at, .q_stride = a->q_head_stride,
         .n_heads = job->item_heads, .head_dim = a->head_dim, .value_dim = a->value_dim,
-        .keys = (const char *)segment->state[ATTENTION_KEYS] + at,
-        .values = (const char *)values + at,
-        .n_positions = smaller(visible, (block + 1) * KERNEL_ATTENTION_BLOCK) - first,
-        .scale = a->scale,
-        .max = max, .total = total, .out = out, .scratch = scores});
+        .keys = sight.keys, .values = sight.values, .n_positions = sight.n, .scale = a->scale,
+        .max = max, .total = total, .out = out, .scratch = scratch});
 }
 
 static float *out_of(const struct attention_job *job, size_t row, size_t head)
@@ -120,9 +224,11 @@ static void attend_row(const struct attention_job *job, size_t row, size_t head,
     float *total = max + n_heads, *max_block = total + n_heads, *block_total = max_block + n_heads;
     float *block_out = block_total + n_heads;
     float *out = out_of(job, row, head);
-    const size_t first = first_of(a, n_positions) / KERNEL_ATTENTION_BLOCK;
+    const size_t first = first_seen(job, row);
     attend_block(job, row, head, first, max, total, out, scores);
     for (size_t b = first + 1; b < n_blocks; b++) {
+        if (is_blind(job, row, b))
+            continue;
         attend_block(job, row, head, b, max_block, block_total, block_out, scores);
         for (size_t h = 0; h < n_heads; h++)
             job->cpu->kernels.attend_merge(&max[h], &total[h], out + h * dim, max_block[h],
@@ -169,6 +275,8 @@ static void blocks_part(void *ctx, unsigned part, unsigned n_parts)
         const size_t block = i / n_items, head = i % n_items * job->item_heads;
         float *max = partial_of(job, block), *total = max + a->n_heads;
         float *out = total + a->n_heads;
+        if (is_blind(job, 0, job->first_block + block))
+            continue;
         attend_block(job, 0, head, job->first_block + block, max + head, total + head,
                      out + head * a->value_dim, cpu_scratch(job->cpu, part));
     }
@@ -179,13 +287,15 @@ static void merge_part(void *ctx, unsigned part, unsigned n_parts)
     const struct attention_job *job = ctx;
     const struct backend_attention *a = job->args;
     const size_t dim = a->value_dim, visible = job->segment->position + 1ul;
-    const bool is_first = job->first_block == first_of(a, visible) / KERNEL_ATTENTION_BLOCK;
+    const size_t first = first_seen(job, 0);
     const bool is_last = (job->first_block + job->n_blocks) * KERNEL_ATTENTION_BLOCK >= visible;
     for (size_t h = part; h < a->n_heads; h += n_parts) {
         float *max = merged_of(job) + h, *total = max + a->n_heads, *out = out_of(job, 0, h);
         for (size_t b = 0; b < job->n_blocks; b++) {
             const float *p = partial_of(job, b), *values = p + 2ul * a->n_heads + h * dim;
-            if (is_first && b == 0) {
+            if (is_blind(job, 0, job->first_block + b))
+                continue;
+            if (job->first_block + b == first) {
                 *max = p[h];
                 *total = p[a->n_heads + h];
                 memcpy(out, values, dim * sizeof *out);
@@ -230,6 +340,8 @@ void cpu_attention(struct backend *be, const struct backend_attention *args)
     struct backend_cpu *cpu = cpu_of(be);
     assert(args->value_dim == args->head_dim ||
            (args->value_dim < args->head_dim && args->v == NULL && !is_rotated(args)));
+    assert(args->chosen == NULL || (args->v != NULL && args->window == 0 &&
+                                    cpu->gather_floats > 0));
     for (size_t s = 0; s < args->n_segments; s++) {
         const struct backend_segment *segment = &args->segments[s];
         const size_t n_positions = segment->position + segment->n_rows;

@@ -332,7 +332,7 @@ static void delta_head(const struct backend_delta_net *args, const struct backen
         const float *z = args->z + t * value_width + head * value_dim;
         rms_norm(out, args->norm, args->eps, value_dim, out);
         for (size_t j = 0; j < value_dim; j++)
-            out[j] *= fmath_silu(z[j]);
+            out[j] *= args->has_sigmoid_gate ? fmath_sigmoid(z[j]) : fmath_silu(z[j]);
     }
 }
 

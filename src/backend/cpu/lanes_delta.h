@@ -163,7 +163,12 @@ static void delta_head(const struct backend_delta_net *args, const struct backen
         for (size_t t = 0; t < n; t++, out += value_width) {
             const float *z = args->z + (first + t) * value_width + head * value_dim;
             rms_norm(out, args->norm, args->eps, value_dim, out);
-            EACH_VECTOR(value_dim, STORE(out + i, vf_mul(LOAD(out + i), vf_silu(LOAD(z + i)))););
+            if (args->has_sigmoid_gate)
+                EACH_VECTOR(value_dim,
+                            STORE(out + i, vf_mul(LOAD(out + i), vf_sigmoid(LOAD(z + i)))););
+            else
+                EACH_VECTOR(value_dim,
+                            STORE(out + i, vf_mul(LOAD(out + i), vf_silu(LOAD(z + i)))););
         }
     }
 }

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Tests what only qwen4_exp has: a table of n-grams that stays on the disk, and sparse attention.
+
+usage: qwen4_exp_test.py FLASHMOE SWEEP_ENGINE GOLDEN
+
+GOLDEN is the golden of qwen4_exp_text. SWEEP_ENGINE writes the logits of every token.
+"""
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import families
+import variants
+
+FLASHMOE, ENGINE, GOLDEN = "", "", pathlib.Path()
+TABLE = "model.layers.1.ple.ple_embedding.ngram_embedding."
+N_TABLE_BYTES = 240 * 16 * 2
+
+
+def run(*args, status=0):
+    done = subprocess.run([FLASHMOE, *map(str, args)], capture_output=True, encoding="utf-8",
+                          errors="replace")
+    if done.returncode != status:
+        raise AssertionError(f"{args}: status {done.returncode}: {done.stderr}")
+    return done
+
+
+def logits(folder, tokens=None):
+    tokens = tokens or families.tokens_of(0)
+    done = subprocess.run([ENGINE, folder, *map(str, tokens)], capture_output=True)
+    if done.returncode != 0:
+        raise AssertionError(done.stderr.decode())
+    return done.stdout
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.top = pathlib.Path(scratch.name)
+
+    def copy(self, name="copy"):
+        return pathlib.Path(shutil.copytree(GOLDEN, self.top / name))
+
+    def change(self, folder, **fields):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **fields}))
+        return folder
+
+
+class Table(Case):
+    def test_it_stays_on_the_disk(self):
+        found = json.loads(run("inspect", GOLDEN, "--json").stdout)
+        self.assertEqual(found["table_bytes"], N_TABLE_BYTES)
+        config, tensors = variants.read_checkpoint(GOLDEN)
+        n_bytes = sum(len(t.data) for t in tensors.values())
+        n_weights = sum(len(t.data) // 2 for t in tensors.values() if t.dtype == "BF16")
+        self.assertEqual(found["n_parameters"], n_weights)
+        self.assertLess(found["dense_bytes"] + found["experts_bytes"], n_bytes * 1.2)
+        self.assertIn("tables of n-grams, on disk", run("inspect", GOLDEN).stdout)
+        self.assertEqual(config["ple_layer_ids"], [2])
+
+    def test_layouts_have_the_same_bits(self):
+        """One tensor or four shards, in one file or in three, with and without the integers."""
+        config, tensors = variants.read_checkpoint(GOLDEN)
+        expected = logits(GOLDEN)
+        shards = [tensors.pop(f"{TABLE}shard_{i}.weight") for i in range(4)]
+        tensors[TABLE + "weight"] = variants.Tensor("BF16", [240, 16],
+                                                    b"".join(s.data for s in shards))
+        whole = self.top / "whole"
+        variants.write_checkpoint(GOLDEN, whole, config, tensors, ("sharded", "shuffled"), 1)
+        self.assertEqual(logits(whole), expected)
+        without = {name: t for name, t in tensors.items() if t.dtype != "I64"}
+        variants.write_checkpoint(GOLDEN, self.top / "bare", config, without, (), 1)
+        self.assertEqual(logits(self.top / "bare"), expected)
+
+    def test_all_rows_count(self):
+        """Another table gives other logits from the second token on, which has a first bigram."""
+        config, tensors = variants.read_checkpoint(GOLDEN)
+        for i in range(4):
+            data = tensors[f"{TABLE}shard_{i}.weight"].data
+            tensors[f"{TABLE}shard_{i}.weight"].data = data[32:] + data[:32]
+        variants.write_checkpoint(GOLDEN, self.top / "other", config, tensors, (), 1)
+        self.assertNotEqual(logits(self.top / "other"), logits(GOLDEN))
+
+    def test_mixed_types_are_refused(self):
+        config, tensors = variants.read_checkpoint(GOLDEN)
+        name = TABLE + "shard_1.weight"
+        tensors[name] = variants.to_f32(tensors[name])
+        variants.write_checkpoint(GOLDEN, self.top / "mixed", config, tensors, (), 1)
+        self.assertIn(f"'{name}' has type f32, but the shard before it has bf16",
+                      run("inspect", self.top / "mixed", status=1).stderr)
+
+    def test_fp8_is_refused(self):
+        config, tensors = variants.read_checkpoint(GOLDEN)
+        for i in range(4):
+            tensors[f"{TABLE}shard_{i}.weight"] = variants.Tensor("F8_E4M3", [60, 16],
+                                                                  bytes(60 * 16))
+        variants.write_checkpoint(GOLDEN, self.top / "fp8", config, tensors, (), 1)
+        refused = run("inspect", self.top / "fp8", status=1).stderr
+        self.assertIn("shard_0.weight' is F8_E4M3", refused)
+
+
+class Packed(Case):
+    def pack(self, source, *args):
+        packed = self.top / "packed.fmoe"
+        run("pack", source, packed, "-q", "--experts", "keep", *args)
+        return packed
+
+    def test_the_same_bits(self):
+        packed = self.pack(GOLDEN)
+        run("verify", packed)
+        self.assertEqual(logits(packed), logits(GOLDEN))
+        found = json.loads(run("inspect", packed, "--json").stdout)
+        self.assertEqual(found["table_bytes"], N_TABLE_BYTES)
+        again = self.top / "again.fmoe"
+        run("pack", packed, again, "-q", "--experts", "keep")
+        self.assertEqual(logits(again), logits(GOLDEN))
+
+    def test_verify_finds_a_damaged_row(self):
+        packed = self.pack(GOLDEN)
+        model = json.loads((packed / "model.json").read_text())
+        shard = next(t for t in model["dense"]["tensors"] if t["name"].endswith("shard_3.weight"))
+        with open(packed / "dense.bin", "r+b") as f:
+            f.seek(shard["offset"] + 40)
+            f.write(b"\x55\xaa")
+        done = run("verify", packed, status=1)
+        self.assertIn(TABLE + "shard_3.weight", done.stdout + done.stderr)
+
+    def test_consume(self):
+        source = self.copy()
+        expected = logits(GOLDEN)
+        packed = self.pack(source, "--consume", "--yes")
+        self.assertFalse((source / "model.safetensors").exists())
+        self.assertEqual(logits(packed), expected)
+
+    def test_dense_formats_leave_the_table(self):
+        packed = self.pack(GOLDEN, "--dense", "affine8-g32")
+        found = json.loads(run("inspect", packed, "--json").stdout)
+        self.assertEqual(found["table_bytes"], N_TABLE_BYTES)
+        self.assertNotEqual(logits(packed), logits(GOLDEN))
+
+
+class Attention(Case):
+    def test_few_blocks_are_all_seen(self):
+        """As many blocks as there are, or more, are dense attention; fewer are not."""
+        n = families.N_TOKENS
+        dense = logits(self.change(self.copy("dense"), indexer_budget=1 << 16))
+        self.assertEqual(logits(self.change(self.copy("enough"), indexer_budget=n)), dense)
+        fewer = logits(self.change(self.copy("fewer"), indexer_budget=n - 4))
+        self.assertNotEqual(fewer, dense)
+        row = len(dense) // n
+        self.assertEqual(fewer[:row * (n - 1)], dense[:row * (n - 1)])
+
+    def test_more_than_a_block_of_attention(self):
+        """Rows that see nothing of whole blocks of 256 positions: prompt and token agree."""
+        folder = self.change(self.copy(), indexer_budget=8)
+        done = [json.loads(run("run", folder, "-p", "x" * 700, "-n", "4", "--greedy", "--json",
+                               "--raw", "--prefill-chunk", chunk).stdout) for chunk in (1, 64, 512)]
+        self.assertEqual(len({d["logits_hash"] for d in done}), 1)
+
+
+if __name__ == "__main__":
+    FLASHMOE, ENGINE, GOLDEN = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])
