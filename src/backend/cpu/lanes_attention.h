@@ -42,6 +42,10 @@ INLINE void score_tile(const struct kernel_attention *a, enum float_kind kind,
                 result[4 * (i - first) + h - head] * a->scale;
 }
 
+#ifndef vf_max_number /* where vf_max gives its second operand if the first is NaN */
+#define vf_max_number vf_max
+#endif
+
 /* Returns the largest score; a NaN is none. Of several zeros, the first counts. */
 static float largest_of(const float *score, size_t n)
 {
@@ -49,7 +53,7 @@ static float largest_of(const float *score, size_t n)
     vf most = vf_set1(-INFINITY);
     size_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        most = vf_max(vf_load(score + i), most);
+        most = vf_max_number(vf_load(score + i), most);
     vf_store(lane, most);
     for (unsigned j = 0; j < LANES; j++)
         max = lane[j] > max ? lane[j] : max;

@@ -215,6 +215,9 @@ INLINE vf vf_nmadd(vf a, vf b, vf c) { return NEON_3(vf, vfmsq_f32, c, a, b); }
 /* The result is NaN if either operand is. The templates pass a NaN only as the second operand. */
 INLINE vf vf_max(vf a, vf b) { return NEON_2(vf, vmaxq_f32, a, b); }
 INLINE vf vf_min(vf a, vf b) { return NEON_2(vf, vminq_f32, a, b); }
+/* vf_max passes on a NaN in either operand; this one does not. */
+INLINE vf neon_max_number(vf a, vf b) { return NEON_2(vf, vmaxnmq_f32, a, b); }
+#define vf_max_number neon_max_number
 INLINE bool vf_any_greater(vf a, vf b)
 {
     const uint32x4_t x = vorrq_u32(vcgtq_f32(a.p[0], b.p[0]), vcgtq_f32(a.p[1], b.p[1]));
