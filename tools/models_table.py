@@ -129,8 +129,8 @@ def verified_rows():
         n = max(len(shapes.get(family, shapes.get(family + "_text", []))), len(folders))
         swept = sum(name.split("-")[0] in (family, family + "_text") for name in cases)
         files = [name for name in frozen if re.search(rf"(^|_){family}(_text|_mxfp4)?-", name)]
-        mlx = sum("bit-g" in name or name.endswith("mxfp4") for name in files)
-        gguf = len(files) - mlx
+        gguf = sum((oracle / f"frozen/{name}.gguf").exists() for name in files)
+        mlx = sum("bit-g" in name or name.endswith("-mxfp4") for name in files)
         rows.append([f"`{family}`", str(n), str(swept), str(gguf) if gguf else "none",
                      str(mlx) if mlx else "none"])
     return rows

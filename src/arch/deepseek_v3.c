@@ -4,8 +4,7 @@
 #include "arch/mix_latent.h"
 
 static const char *const model_types[] = {"deepseek_v3", "kimi_k2", "kimi_k25", NULL};
-static const char *const prefixes[] = {"model.", "language_model.model.", "model.language_model.",
-                                       NULL};
+static const char *const prefixes[] = {"model.", "language_model.model.", NULL};
 
 static const struct layer_kind kinds[] = {{"full_attention", &mixer_latent, false}, {0}};
 

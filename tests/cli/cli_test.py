@@ -43,8 +43,7 @@ COMMANDS = {
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
     "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
     "plan": "context routes disk-speed memory-speed " + ENGINE + " json quiet help",
-    "bench decode": "tokens repeat prompt context routes profile " + ENGINE +
-                    " json quiet verbose help",
+    "bench decode": ENGINE + "tokens repeat prompt context routes profile json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
@@ -320,12 +319,12 @@ class Completions(Case):
 
 class Run(Case):
     TYPES = {"text": str, "reasoning": str, "tokens": list, "n_tokens": int, "n_prompt_tokens": int,
-             "n_prompt_reused": int,
-             "tok_per_s": float, "prefill_tok_per_s": float, "hit_rate": float,
-             "n_expert_hits": int, "n_expert_misses": int, "n_expert_late": int, "n_warmed": int,
-             "n_cache_slots": int,
-             "bytes_read": int, "read_wait_s": float, "io": str, "reader": str, "policy": str,
-             "memory_bytes": int,
+             "n_prompt_reused": int, "n_decode_passes": int, "n_drafted": list,
+             "n_drafts_accepted": list, "tok_per_s": float, "prefill_tok_per_s": float,
+             "hit_rate": float, "n_expert_hits": int, "n_expert_misses": int,
+             "n_expert_late": int, "n_warmed": int,
+             "n_cache_slots": int, "bytes_read": int, "read_wait_s": float, "io": str,
+             "reader": str, "policy": str, "memory_bytes": int,
              "memory_budget_bytes": int, "n_shrinks": int, "n_grows": int, "n_context": int,
              "prefill_chunk": int, "n_threads": int, "cpu_level": str, "logits_hash": str,
              "seed": int, "sampling": dict, "stop_reason": str, "stop_string": type(None),

@@ -1,5 +1,5 @@
-/* repeat_test MODEL: fm_session_repeat copies whole blocks of keys and values and the tokens, leaves
- * recurrent state alone, and the session goes on from there. */
+/* repeat_test MODEL: fm_session_repeat copies tokens and whole blocks of keys and values, and the
+ * session goes on from there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

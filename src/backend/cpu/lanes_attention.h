@@ -42,7 +42,7 @@ INLINE void score_tile(const struct kernel_attention *a, enum float_kind kind,
                 result[4 * (i - first) + h - head] * a->scale;
 }
 
-/* Returns the largest score; a NaN is none. The first of several zeros counts, whatever its sign. */
+/* Returns the largest score; a NaN is none. Of several zeros, the first counts. */
 static float largest_of(const float *score, size_t n)
 {
     float lane[LANES], max = -INFINITY;
