@@ -47,6 +47,7 @@ MODELS = (
     ("gpt-oss-120b", "gpt_oss", ("gpt-oss-120b",), MXFP4),
     ("Qwen3.5-122B-A10B", "qwen3_5_moe", ("122b-a10b",), BF16),
     ("Mixtral-8x22B", "mixtral", ("mixtral-8x22b",), BF16),
+    ("Qwen3.8-Flash-Next", "qwen4_exp", ("qwen3.8-flash-next",), BF16),
     ("MiniMax-M2", "minimax_m2", ("minimax-m2",), FP8),
     ("Qwen3-235B-A22B", "qwen3_moe", ("235b-a22b",), BF16),
     ("GLM-4.5, GLM-4.6, GLM-4.7", "glm4_moe", ("glm-4.5",), BF16),
@@ -125,7 +126,7 @@ def verified_rows():
     for family in sorted({model[1] for model in MODELS}):
         folders = [path for path in golden.glob(f"{family}*/golden.json")
                    if family != "glm4_moe" or "lite" not in path.parent.name]
-        n = max(len(shapes.get(family, [])), len(folders))
+        n = max(len(shapes.get(family, shapes.get(family + "_text", []))), len(folders))
         swept = sum(name.split("-")[0] in (family, family + "_text") for name in cases)
         files = [name for name in frozen if re.search(rf"(^|_){family}(_text|_mxfp4)?-", name)]
         gguf = sum((oracle / f"frozen/{name}.gguf").exists() for name in files)
