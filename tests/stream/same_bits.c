@@ -221,7 +221,7 @@ static struct fm_model *open_smallest(const char *path, unsigned threads, unsign
         enough += 1 << 20;
     }
     if (more == 0)
-        set_memory(model, stats_of(model).memory_min_bytes + room);
+        set_memory(model, stats_of(model).memory_min_bytes + kv_room(model));
     return model;
 }
 
