@@ -92,9 +92,9 @@ struct fm_model_options {
      * recurrent layers can only rewind to position 0. Other models need none. */
     unsigned n_marks;
     unsigned prefill_chunk; /* tokens computed together; 0: chosen from the budget */
-    /* FM_AUTO: verifies all that is read from a packed model against its checksums, and that the
-     * files of other models do not change. FM_ON: verifies unused files too and refuses a model
-     * without checksums. FM_OFF: verifies nothing. */
+    /* FM_AUTO: verifies all that is read from a packed model against its checksums, but for rows of
+     * n-gram tables, and that the files of other models do not change. FM_ON: verifies unused files
+     * too and refuses a model without checksums. FM_OFF: verifies nothing. */
     enum fm_choice check;
     bool metadata_only;     /* reads headers and tokenizer only: no sessions */
     /* Replaces the routers to measure speed; the text is then meaningless. "gen",

@@ -87,7 +87,8 @@ struct fm_layer_profile {
 
 /* Watches the computation. With `logits` set, the logits of every position are computed, not only
  * of the last one. Layer 0 is the embedding, layer i the residual stream after layer i-1, and the
- * layer after the last is the final norm's output, given where logits are computed. */
+ * layer after the last is the final norm's output, given where logits are computed. A model with
+ * several residual streams gives all of them in a row: `n` is their number times the width. */
 struct fm_observer {
     size_t size;
     void *ctx;

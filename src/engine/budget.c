@@ -162,6 +162,8 @@ static int size_sessions(struct budget *b, const struct model *model,
     const uint64_t once = has_none ? 0
                                    : model->shape.vocabulary *
                                              (VOCABULARY_BYTES + b->n_drafts * sizeof(float)) +
+                                         (uint64_t)b->n_drafts * model->n_expert_layers *
+                                             model->shape.n_experts_per_token * sizeof(uint32_t) +
                                          (uint64_t)b->n_context * sizeof(int32_t);
     if (b->place == BUDGET_BESIDE) { /* the rest lies in the GPU's memory */
         sizes.recurrent_bytes = 0;

@@ -363,7 +363,7 @@ void engine_accept_experts(struct engine *e, uint32_t expert_layer, const uint32
 {
     struct expert_use uses[LIMIT_TOP_K];
     const uint32_t k = e->model->shape.n_experts_per_token;
-    uint32_t within;
+    uint32_t within = 0;
     struct stage *stage = engine_find_expert_layer(e, expert_layer, &within);
     assert(stage != NULL && k <= LIMIT_TOP_K);
     for (uint32_t i = 0; i < k; i++)

@@ -73,10 +73,10 @@ static inline const struct budget *engine_limits(const struct engine *e)
 {
     return &e->stages[0].budget;
 }
-/* The stage that has an expert layer, counted among all of the model, and its number there; NULL:
- * there is none. */
 /* Counts the experts of one token in one layer with experts: those of an accepted draft. */
 void engine_accept_experts(struct engine *e, uint32_t expert_layer, const uint32_t *ids);
+/* The stage that has an expert layer, counted among all of the model, and its number there; NULL:
+ * there is none. */
 struct stage *engine_find_expert_layer(const struct engine *e, uint32_t expert_layer,
                                        uint32_t *within);
 /* False without routed experts. */

@@ -1,6 +1,7 @@
 /* Rows of tables that stay on the disk. A pass asks for all of them when it begins; a layer waits
  * for its own. */
 #include <assert.h>
+#include <string.h>
 
 #include "engine/forward_internal.h"
 
@@ -49,7 +50,22 @@ void forward_ask_tables(struct forward *f)
     }
 }
 
-/* Decodes the rows of the segments that are still computed. */
+/* Gives up a segment if a row of its tokens could not be read. Returns whether all are there. */
+static bool check_segment(const struct forward *f, uint32_t table, uint32_t s, uint32_t first_slot)
+{
+    const struct pass *pass = f->pass;
+    struct batch_fault fault = {.layer = (int)f->model->row_tables[table].layer, .expert = -1};
+    for (uint32_t i = 0; i < pass->segments[s].n_rows; i++) {
+        if (row_store_check(f->rows, table, first_slot + i, &fault.err) == 0)
+            continue;
+        pass->batch->hooks.fault(pass->batch->hooks.ctx, pass->in_batch[s], &fault);
+        return false;
+    }
+    return true;
+}
+
+/* Decodes the rows of the segments that are still computed. Those of segments that are given up
+ * here are zeros: nobody sees what comes of them. */
 static void fill(struct forward *f, uint32_t table)
 {
     const struct row_table *t = &f->model->row_tables[table];
@@ -62,9 +78,12 @@ static void fill(struct forward *f, uint32_t table)
     for (uint32_t b = 0; b < pass->batch->n_segments; b++) {
         const uint32_t n = pass->batch->segments[b].n_tokens;
         if (s < pass->n_segments && pass->in_batch[s] == b) {
-            for (uint32_t i = 0; i < n; i++)
-                row_store_decode(f->rows, table, slot + i,
-                                 to + (pass->segments[s].first_row + i) * width);
+            float *own = to + pass->segments[s].first_row * width;
+            const bool is_there = check_segment(f, table, s, slot);
+            if (!is_there)
+                memset(own, 0, n * width * sizeof *own);
+            for (uint32_t i = 0; is_there && i < n; i++)
+                row_store_decode(f->rows, table, slot + i, own + i * width);
             s++;
         }
         slot += n;

@@ -293,7 +293,6 @@ static void add_layer(struct builder *b, uint32_t layer)
             add_table(b, streams);
     } else {
         add_norm(b, hidden, "input_layernorm.weight");
-        add_norm(b, hidden, "post_attention_layernorm.weight");
     }
     if (synth_is_recurrent(&b->plan->shape, layer))
         add_delta_net(b);
@@ -301,6 +300,8 @@ static void add_layer(struct builder *b, uint32_t layer)
         add_latent(b, b->plan->shape.family->latent);
     else
         add_attention(b);
+    if (streams == NULL)
+        add_norm(b, hidden, "post_attention_layernorm.weight");
     if (layer < b->plan->shape.n_dense)
         add_block(b, b->plan->shape.dense_width, "");
     else

@@ -56,6 +56,14 @@ static void bind_shards(struct binder *b, struct row_table *table, uint64_t n_ro
     }
     table->n_rows = n_rows;
     table->shard_rows = n_rows / table->n_shards;
+    if (n_rows % table->n_shards != 0) {
+        b->rc = err_set(b->err, FM_ERR_FORMAT,
+                        "%s: the table '%s' has %llu rows by config.json (ngram_vocab_size_base, "
+                        "make_ngram_vocab_size_divisible_by), which cannot be divided into the %u "
+                        "equal parts of split_ngram_parts", b->model->source->path, prefix,
+                        (unsigned long long)n_rows, table->n_shards);
+        return;
+    }
     for (uint32_t i = 0; i < table->n_shards; i++) {
         (void)snprintf(name, sizeof name, is_whole ? "%sweight" : "%sshard_%u.weight", prefix, i);
         if (!bind_shard(b, table, name, i * table->shard_rows, table->shard_rows,
@@ -64,10 +72,25 @@ static void bind_shards(struct binder *b, struct row_table *table, uint64_t n_ro
     }
 }
 
+/* A probe looks for names and binds nothing. */
+static void probe_table(struct binder *b, uint32_t n_parts, const char *prefix)
+{
+    const bool is_whole = binder_find(b, "%sweight", prefix) != NULL;
+    char name[BINDER_NAME_BYTES];
+    for (uint32_t i = 0; i < (is_whole ? 1 : n_parts); i++) {
+        (void)snprintf(name, sizeof name, is_whole ? "%sweight" : "%sshard_%u.weight", prefix, i);
+        binder_note(b, name);
+    }
+}
+
 uint32_t binder_row_table(struct binder *b, const struct row_table *shape, uint64_t n_rows,
                           uint32_t n_parts, const char *prefix)
 {
     struct model *m = b->model;
+    if (b->probe != NULL) {
+        probe_table(b, n_parts, prefix);
+        return 0;
+    }
     if (b->rc == 0 && m->n_row_tables == MODEL_MAX_TABLES)
         b->rc = err_set(b->err, FM_ERR_UNSUPPORTED, "%s: more than %d tables of n-grams",
                         m->source->path, MODEL_MAX_TABLES);
@@ -118,7 +141,9 @@ void binder_expect_integers(struct binder *b, const int64_t *expected, uint32_t 
     (void)vsnprintf(name, sizeof name, name_fmt, args);
     va_end(args);
     const struct tensor_info *t = b->rc == 0 ? source_find(b->model->source, name) : NULL;
-    if (t == NULL)
+    if (t != NULL && b->probe != NULL)
+        b->model->uses[t - b->model->source->tensors].role = TENSOR_DERIVED;
+    if (t == NULL || b->probe != NULL)
         return;
     if (strcmp(t->dtype, "I64") != 0 || t->n_dims != 1 || t->dims[0] != n) {
         char shape[160];

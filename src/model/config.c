@@ -353,7 +353,7 @@ static uint32_t default_positions_of(const struct config *config)
 int config_rope(const struct config *config, struct rope *rope, struct fm_error *err)
 {
     *rope = (struct rope){.factor = 1, .attention_factor = 1};
-    (void)find_kind(rope_type(config->rope), &rope->kind); /* config_init knows it */
+    (void)find_kind(rope_type(config->rope), &rope->kind); /* config_check knows it */
     int rc = read_theta(config, &rope->theta, err);
     if (rc == 0)
         rc = config_uint_or(config, "max_position_embeddings", 1, LIMIT_CONTEXT,

@@ -202,9 +202,12 @@ int fm_session_observe(struct fm_session *s, const struct fm_observer *observer)
 {
     struct fm_observer own;
     const int rc = sized_take(&own, sizeof own, observer, "fm_observer", NULL);
-    if (rc == 0)
-        s->observer = own;
-    return rc;
+    if (rc != 0)
+        return rc;
+    s->observer = own;
+    if (own.hidden != NULL || own.route != NULL)
+        s->draft.n = 0; /* their rows were not shown */
+    return 0;
 }
 
 void fm_session_cancel(struct fm_session *s)
@@ -221,7 +224,7 @@ struct evaluation {
     uint64_t n_tokens, n_done; /* of all items; before the current batch */
     uint32_t n_rows;           /* in the current batch */
     uint32_t n_draft_rows;     /* of these: drafts */
-    uint32_t n_passes;
+    uint32_t n_passes, n_pass_rows; /* so far; rows of the last one */
     bool is_decode;            /* one token per item, after earlier tokens */
     long n_foreign;            /* allocations made by observers */
 };
@@ -480,6 +483,7 @@ static void remember_drafted(struct evaluation *e, uint32_t segment)
     if (item->rc != 0) {
         sequence_rewind(s->sequence, s->begin_position);
         s->draft.n = s->n_done = 0;
+        e->n_done--;
         s->has_new_logits = false;
         item->rc = 0;
         s->failure = failure_of(0, "");
@@ -527,11 +531,13 @@ static void run_batches(struct evaluation *e)
     uint32_t n_segments;
     while ((n_segments = fill_batch(e)) > 0) {
         const struct batch batch = {e->m->segments, n_segments, hooks};
+        const uint32_t n_rows = e->n_rows;
         engine_run(&e->m->engine, &batch);
+        e->n_done += n_rows - e->n_draft_rows;
         for (uint32_t i = 0; i < n_segments; i++)
             remember(e, i);
-        e->n_done += e->n_rows - e->n_draft_rows;
         e->n_passes++;
+        e->n_pass_rows = n_rows;
     }
 }
 
@@ -547,7 +553,7 @@ static void count_tokens(const struct evaluation *e, uint64_t elapsed_ns)
     *(e->is_decode ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
     m->n_decode_passes += e->is_decode ? e->n_passes : 0;
     if (e->is_decode && e->n_passes == 1)
-        draft_gate_time(&m->gate, e->n_rows, elapsed_ns);
+        draft_gate_time(&m->gate, e->n_pass_rows, elapsed_ns);
 }
 
 /* Rewinds sessions that were not finished to where they began, or to the nearest earlier

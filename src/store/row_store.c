@@ -16,9 +16,8 @@ struct table_reads {
     struct read_op *ops; /* [max_slots, n_per_token] */
     uint64_t *rows;      /* likewise: which row each reads */
     char *raw;           /* likewise, row_bytes each */
+    int64_t *results;    /* likewise: of the reads that are done, with the lock */
     uint64_t n_left;     /* with the lock */
-    struct read_op *failed; /* one that failed, or NULL; with the lock */
-    int64_t failed_result;
 };
 
 struct row_store {
@@ -42,6 +41,7 @@ static void carve_tables(struct carver *c, struct row_store *s, const struct mod
         reads->ops = carve(c, n, sizeof *reads->ops);
         reads->rows = carve(c, n, sizeof *reads->rows);
         reads->raw = carve(c, n, table->row_bytes);
+        reads->results = carve(c, n, sizeof *reads->results);
     }
 }
 
@@ -112,10 +112,8 @@ static void wait_for(struct table_reads *reads)
 
 void row_store_begin(struct row_store *s)
 {
-    for (uint32_t i = 0; i < s->model->n_row_tables; i++) {
+    for (uint32_t i = 0; i < s->model->n_row_tables; i++)
         wait_for(&s->tables[i]);
-        s->tables[i].failed = NULL;
-    }
 }
 
 static void read_done(struct read_op *op, int64_t result)
@@ -123,10 +121,7 @@ static void read_done(struct read_op *op, int64_t result)
     struct table_reads *reads = op->ctx;
     struct row_store *s = reads->store;
     pthread_mutex_lock(&s->lock);
-    if (result != (int64_t)op->bytes && reads->failed == NULL) {
-        reads->failed = op;
-        reads->failed_result = result;
-    }
+    reads->results[op - reads->ops] = result;
     if (--reads->n_left == 0)
         pthread_cond_signal(&s->is_done);
     pthread_mutex_unlock(&s->lock);
@@ -155,14 +150,14 @@ void row_store_ask(struct row_store *s, uint32_t table, uint32_t slot, const uin
     }
 }
 
-static int explain(const struct table_reads *reads, struct fm_error *err)
+static int explain(const struct table_reads *reads, uint64_t at, struct fm_error *err)
 {
     const struct row_table *t = reads->table;
-    const struct read_op *op = reads->failed;
-    const uint64_t row = reads->rows[op - reads->ops];
+    const struct read_op *op = &reads->ops[at];
+    const uint64_t row = reads->rows[at];
     const struct row_shard *shard = &t->shards[row / t->shard_rows];
     struct fm_error why;
-    const int rc = plat_explain_read(reads->failed_result,
+    const int rc = plat_explain_read(reads->results[at],
                                      reads->store->model->source->files[shard->file].path,
                                      op->bytes, op->offset, &why);
     return err_set(err, rc, "row %llu of the n-gram table of layer %u: %s",
@@ -188,9 +183,17 @@ int row_store_wait(struct row_store *s, uint32_t table, struct fm_error *err)
     struct table_reads *reads = &s->tables[table];
     assert(table < s->model->n_row_tables);
     wait_for(reads);
-    if (reads->failed != NULL)
-        return explain(reads, err);
     return s->checks ? check_files(reads, err) : 0;
+}
+
+int row_store_check(const struct row_store *s, uint32_t table, uint32_t slot, struct fm_error *err)
+{
+    const struct table_reads *reads = &s->tables[table];
+    const uint64_t first = (uint64_t)slot * reads->table->n_per_token;
+    for (uint64_t at = first; at < first + reads->table->n_per_token; at++)
+        if (reads->results[at] != (int64_t)reads->ops[at].bytes)
+            return explain(reads, at, err);
+    return 0;
 }
 
 void row_store_decode(const struct row_store *s, uint32_t table, uint32_t slot, float *to)

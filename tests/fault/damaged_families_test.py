@@ -85,6 +85,7 @@ class Families(damaged.Case):
                 ({"ple_conv_kernel_size": 17}, "field 'ple_conv_kernel_size' is 17"),
                 ({"ngram_vocab_size_base": 0}, "field 'ngram_vocab_size_base' is 0"),
                 ({"split_ngram_parts": 0}, "field 'split_ngram_parts' is 0"),
+                ({"split_ngram_parts": 7}, "cannot be divided into the 7 equal parts"),
                 ({"split_ngram_parts": 5}, f"tensor '{table}ngram_embedding.shard_0.weight'"),
                 ({"split_ngram_parts": 3}, f"tensor '{table}ngram_embedding.shard_0.weight'"),
                 ({"ngram_vocab_size_base": 60}, f"number 0 of tensor '{table}ngram_heads_vocab"),

@@ -287,8 +287,8 @@ static void run_attention(const struct attention *a, struct step *step, const fl
         step->segments = &segment;
         step->n_segments = 1;
         step->normed = (float *)(uintptr_t)(x + (size_t)at * t->hidden);
-        mixer_attention.run(a, step, &(struct mix_buffers){rope, out + (size_t)at * t->hidden,
-                                                           scratch});
+        mixer_attention.run(a, step, &(struct mix_buffers){
+            .rope = rope, .out = out + (size_t)at * t->hidden, .scratch = scratch});
     }
     memory_finish(step->be->memory);
     free(kv), free(rope), free(scratch);

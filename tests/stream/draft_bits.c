@@ -317,6 +317,61 @@ static void test_cancel(void **state)
     fm_model_close(model);
 }
 
+/* With FM_AUTO the times that passes take decide. Some drafts are computed in any case, to learn
+ * what they take. */
+static void test_auto(void **state)
+{
+    struct fm_model_options o = options_with(4, 1);
+    (void)state;
+    o.draft = FM_AUTO;
+    struct fm_model *model = open_model(&o);
+    struct fm_session *session = open_session(model);
+    feed(session, texts[0], 0, N_TEXT);
+    expect_hash(session, 0);
+    assert_true(stats_of(model).n_drafted[0] > 0);
+    fm_session_close(session);
+    fm_model_close(model);
+    o.draft = FM_OFF;
+    model = open_model(&o);
+    session = open_session(model);
+    feed(session, texts[0], 0, N_TEXT);
+    expect_hash(session, 0);
+    assert_int_equal(stats_of(model).n_drafted[0], 0);
+    fm_session_close(session);
+    fm_model_close(model);
+}
+
+static void ignore_route(void *ctx, unsigned layer, unsigned position, unsigned n,
+                         const uint32_t *ids, const float *weights)
+{
+    (void)layer, (void)position, (void)n, (void)ids, (void)weights;
+    ++*(unsigned *)ctx;
+}
+
+/* Whoever watches rows sees every row, also of a token that was drafted before. */
+static void test_observer(void **state)
+{
+    struct fm_model_options o = options_with(4, 1);
+    struct fm_error err = {0};
+    unsigned n_seen = 0;
+    (void)state;
+    struct fm_model *model = open_model(&o);
+    struct fm_session *session = open_session(model);
+    const struct fm_observer observer = {.size = sizeof observer, .ctx = &n_seen,
+                                         .route = ignore_route};
+    unsigned at = N_PROMPT;
+    feed(session, texts[0], 0, N_PROMPT);
+    while (stats_of(model).n_drafted[0] == 0) {
+        must(fm_session_eval(session, texts[0] + at++, 1, &err), &err);
+        assert_true(at < N_TEXT);
+    }
+    fm_session_observe(session, &observer);
+    must(fm_session_eval(session, texts[0] + at, 1, &err), &err);
+    assert_true(n_seen > 0);
+    fm_session_close(session);
+    fm_model_close(model);
+}
+
 /* The gate never lets a pass grow that is slower per token, and never more than a few drafts for
  * nothing: in a text of new tokens no draft is computed. */
 static void test_no_drafts(void **state)
@@ -375,7 +430,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_every_number), cmocka_unit_test(test_every_level),
         cmocka_unit_test(test_budgets),      cmocka_unit_test(test_batch),
         cmocka_unit_test(test_cancel),       cmocka_unit_test(test_going_back_and_saving),
-        cmocka_unit_test(test_no_drafts),
+        cmocka_unit_test(test_no_drafts),    cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_observer),
     };
     model_path = argc > 1 ? argv[1] : "";
     return cmocka_run_group_tests(tests, set_up, NULL);
