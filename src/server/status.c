@@ -188,6 +188,14 @@ static bool add_gpu_metrics(struct text_buffer *out, const struct fm_stats *m)
     return m->gpu == NULL || add_metrics(out, metrics, sizeof metrics / sizeof metrics[0]);
 }
 
+static double sum_of(const uint64_t counts[FM_DRAFTS_MAX])
+{
+    double sum = 0;
+    for (unsigned i = 0; i < FM_DRAFTS_MAX; i++)
+        sum += (double)counts[i];
+    return sum;
+}
+
 enum MHD_Result get_metrics(struct request *r)
 {
     const struct server *server = r->server;
@@ -216,6 +224,10 @@ enum MHD_Result get_metrics(struct request *r)
         {"answer_tokens_total", "counter", "Tokens of answers.", (double)s.n_answer},
         {"passes_total", "counter", "Passes over the model.", (double)s.n_passes},
         {"passes_seconds_total", "counter", "Time of all passes.", (double)s.pass_ns * 1e-9},
+        {"drafts_total", "counter", "Guessed tokens that were computed (--draft).",
+         sum_of(s.model.n_drafted)},
+        {"drafts_accepted_total", "counter", "Of these, guessed right.",
+         sum_of(s.model.n_drafts_accepted)},
         {"expert_hits_total", "counter", "Experts found in memory.",
          (double)s.model.n_expert_hits},
         {"expert_misses_total", "counter", "Experts read on demand.",

@@ -1,0 +1,59 @@
+"""A server with drafts answers as one without: greedy and sampled, with log probabilities, stop
+strings and a schema, several requests at a time.
+
+usage: drafts_test.py PROGRAM MODEL
+"""
+import concurrent.futures
+import sys
+import unittest
+
+import served
+from one_server import metric
+
+PROGRAM = MODEL = ""
+REPEATED = "Once upon a time there was a little fox. " * 6
+LETTERS = "List: a b c d e a b c d e a b c"
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8},
+                                           "again": {"enum": ["fox", "little fox"]}},
+          "required": ["name", "again"], "additionalProperties": False}
+
+
+def requests():
+    for seed in range(4):
+        for temperature in (0, 1):
+            yield "/v1/completions", {"prompt": REPEATED + "Once upon a", "max_tokens": 80,
+                                      "temperature": temperature, "seed": seed, "logprobs": 2}
+    yield "/v1/completions", {"prompt": LETTERS, "max_tokens": 60, "temperature": 0,
+                              "stop": ["e a b"]}
+    yield "/v1/completions", {"prompt": LETTERS, "max_tokens": 40, "temperature": 1, "seed": 5,
+                              "frequency_penalty": 0.5}
+    yield "/v1/chat/completions", {
+        "messages": [{"role": "user", "content": REPEATED}], "max_tokens": 60, "seed": 3,
+        "response_format": {"type": "json_schema",
+                            "json_schema": {"name": "x", "schema": SCHEMA}}}
+
+
+class Drafts(unittest.TestCase):
+    def answers(self, draft):
+        with served.Server(PROGRAM, MODEL, "--draft", draft, "--parallel", "4") as server:
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                replies = list(pool.map(lambda r: server.post(*r), requests()))
+            counts = metric(server, "drafts_total"), metric(server, "drafts_accepted_total")
+        self.assertEqual({status for status, _ in replies}, {200})
+        return [reply["choices"] for _, reply in replies], counts
+
+    def test_same_answers(self):
+        expected, none = self.answers("off")
+        self.assertEqual(none, (0, 0))
+        for draft in ("1", "4", "8", "auto"):
+            with self.subTest(draft):
+                found, (n_drafts, n_accepted) = self.answers(draft)
+                self.assertEqual(found, expected)
+                if draft != "auto": # there the times decide
+                    self.assertGreater(n_accepted, 0)
+                    self.assertGreater(n_drafts, n_accepted)
+
+
+if __name__ == "__main__":
+    PROGRAM, MODEL = sys.argv.pop(1), sys.argv.pop(1)
+    unittest.main()
