@@ -73,12 +73,12 @@ static size_t latent_more_bytes(const void *mix)
 /* A converter has cut the matrix of keys and values by head, and has turned those of the keys. */
 static void bind_cut_heads(struct latent *a, struct binder *b, const char *prefix)
 {
-    const uint32_t n = a->n_heads;
-    for (uint32_t h = 0; h < n; h++)
+    const uint32_t n = a->n_heads, n_bound = binder_is_probe(b) ? 1 : n;
+    for (uint32_t h = 0; h < n_bound; h++)
         binder_matrix_rows(b, &a->heads[h], n * a->rank, a->plain_dim,
                            &(struct row_range){h * a->rank, a->rank}, 1,
                            "%sself_attn.embed_q.weight", prefix);
-    for (uint32_t h = 0; h < n; h++)
+    for (uint32_t h = 0; h < n_bound; h++)
         binder_matrix_rows(b, &a->heads[n + h], n * a->value_dim, a->rank,
                            &(struct row_range){h * a->value_dim, a->value_dim}, 1,
                            "%sself_attn.unembed_out.weight", prefix);
@@ -88,10 +88,11 @@ static void bind_cut_heads(struct latent *a, struct binder *b, const char *prefi
 static void bind_heads(struct latent *a, struct binder *b, const char *prefix)
 {
     const uint32_t rows = a->plain_dim + a->value_dim, all = a->n_heads * rows;
+    const uint32_t n_bound = binder_is_probe(b) ? 1 : a->n_heads;
     const char *name = "%sself_attn.kv_b_proj.weight";
-    for (uint32_t h = 0; h < a->n_heads; h++)
+    for (uint32_t h = 0; h < n_bound; h++)
         binder_turned_rows(b, &a->heads[h], all, a->rank, h * rows, a->plain_dim, name, prefix);
-    for (uint32_t h = 0; h < a->n_heads; h++)
+    for (uint32_t h = 0; h < n_bound; h++)
         binder_matrix_rows(b, &a->heads[a->n_heads + h], all, a->rank,
                            &(struct row_range){h * rows + a->plain_dim, a->value_dim}, 1, name,
                            prefix);

@@ -139,6 +139,11 @@ static void add_pointer(struct binder *b, const void **at, uint64_t dense_offset
         b->pointers[b->n_pointers++] = (struct dense_pointer){at, dense_offset};
 }
 
+bool binder_is_probe(const struct binder *b)
+{
+    return b->probe != NULL;
+}
+
 void binder_note(struct binder *b, const char *name)
 {
     const struct source *source = b->model->source;

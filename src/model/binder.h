@@ -27,6 +27,8 @@ struct row_range {
 /* Returns memory for n ranges (mem_new), or NULL after any failure, its own included. */
 struct row_range *binder_ranges(struct binder *b, uint32_t n);
 
+/* Returns whether names are only noted (probe.h): whoever binds parts of one tensor binds one. */
+bool binder_is_probe(const struct binder *b);
 /* Returns NULL if there is no such tensor. Does not mark the tensor as used. */
 const struct tensor_info *binder_find(const struct binder *b, const char *name_fmt, ...)
     ERR_PRINTF(2, 3);
