@@ -68,8 +68,9 @@ static uint64_t write_edited(const char *path, unsigned n_drafts, const char *fi
         must(fm_session_eval(session, after.at + i, 1, &err), &err);
     fm_session_logits_hash(session, hash);
     fm_model_stats(model, &stats);
-    printf("%u drafts: %zu tokens behind %zu, %llu passes, logits %s\n", n_drafts, after.n,
-           before.n, (unsigned long long)stats.n_decode_passes, hash);
+    printf("%u drafts: %zu tokens behind %zu, %llu passes, %.0f tok/s, logits %s\n", n_drafts,
+           after.n, before.n, (unsigned long long)stats.n_decode_passes,
+           (double)stats.n_decode_tokens * 1e9 / (double)stats.decode_ns, hash);
     fm_free(before.at);
     fm_free(after.at);
     fm_session_close(session);
