@@ -48,8 +48,31 @@ static void *map_or_die(size_t bytes, int protection)
     return at;
 }
 
+static void *(*make_memory)(size_t bytes); /* NULL: with guards */
+static size_t min_alignment = 1;
+
+void case_use_memory(void *(*make)(size_t bytes))
+{
+    make_memory = make;
+}
+
+void case_align(size_t alignment)
+{
+    min_alignment = alignment;
+}
+
 static void slot_open(struct slot *s)
 {
+    s->copy = map_or_die(SLOT_BYTES, PROT_READ | PROT_WRITE);
+    if (make_memory != NULL) {
+        s->begin = make_memory(SLOT_BYTES);
+        if (s->begin == NULL) {
+            fprintf(stderr, "checkkernel: no memory for a case\n");
+            exit(2);
+        }
+        s->end = s->begin + SLOT_BYTES;
+        return;
+    }
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char *at = map_or_die(SLOT_BYTES + 2 * page, PROT_NONE);
     if (mprotect(at + page, SLOT_BYTES, PROT_READ | PROT_WRITE) != 0) {
@@ -58,7 +81,6 @@ static void slot_open(struct slot *s)
     }
     s->begin = at + page;
     s->end = s->begin + SLOT_BYTES;
-    s->copy = map_or_die(SLOT_BYTES, PROT_READ | PROT_WRITE);
 }
 
 static size_t canary_before(const struct slot *s)
@@ -78,6 +100,7 @@ static size_t canary_behind(const struct slot *s)
 static unsigned slot_take(struct check *c, const char *name, unsigned side, size_t bytes,
                           size_t alignment)
 {
+    alignment = alignment < min_alignment ? min_alignment : alignment;
     if (n_slots == MAX_SLOTS || bytes + 2 * CANARY_BYTES + 64 * alignment > SLOT_BYTES) {
         fprintf(stderr, "checkkernel: no room for %zu bytes of %s\n", bytes, name);
         exit(2);

@@ -109,6 +109,10 @@ void case_run(struct check *c, void (*function)(struct check *c), uint64_t seed,
 void case_init(void);
 /* Ends the case as failed, with this message. */
 void case_stop(const char *message);
+/* From now on, buffers come from there: no inaccessible pages are beside them. */
+void case_use_memory(void *(*make)(size_t bytes));
+/* From now on, buffers begin at multiples of that at least. */
+void case_align(size_t alignment);
 
 /* ---- what is checked ------------------------------------------------------------------------- */
 

@@ -59,7 +59,7 @@ _Static_assert(sizeof(struct kernels) == sizeof(char *) + N_FAMILIES * sizeof(vo
                "every kernel of the table is checked");
 
 struct options {
-    const char *level, *kernel, *format;
+    const char *level, *kernel, *format, *library;
     uint64_t seed, rounds, one_case;
     bool has_case, has_no_pages;
     enum { CHECK, LIST, BENCH, HASH, PEAK } what;
@@ -105,7 +105,10 @@ static void choose_sides(const struct options *o, struct check *c)
     }
 #ifdef FLASHMOE_HAS_EMULATOR
     if (is_gpu(o)) {
-        gpu_level(&tables[0], case_stop, &gpu_table);
+        gpu_level(&tables[0], o->library, case_stop, &gpu_table);
+        case_align(16); /* as rows in the GPU's memory */
+        if (o->library != NULL)
+            case_use_memory(gpu_level_memory);
         c->tables[c->n_sides] = &gpu_table;
         c->names[c->n_sides++] = gpu_table.name;
     }
@@ -300,7 +303,9 @@ static const char help[] =
     "Holds every level of the kernel table that this processor has to the reference.\n"
     "  --level NAME   only this level"
 #ifdef FLASHMOE_HAS_EMULATOR
-    "; `gpu`: the GPU's kernels, over the emulator"
+    "; `gpu`: the GPU's kernels, over the emulator\n"
+    "  --library FILE with `--level gpu`: on a GPU, with this library of its kernels, which was\n"
+    "                 compiled with FLASHMOE_GPU_PIECES; exit status 77 without a GPU"
 #endif
     "\n"
     "  --kernel NAME  only this kernel\n"
@@ -337,6 +342,9 @@ static void parse(int argc, char **argv, struct options *o)
         {"no-pages", no_argument, NULL, 'n'},     {"list", no_argument, NULL, 'L'},
         {"hash", no_argument, NULL, 'H'},         {"bench", no_argument, NULL, 'B'},
         {"peak", no_argument, NULL, 'P'},         {"help", no_argument, NULL, 'h'},
+#ifdef FLASHMOE_HAS_EMULATOR
+        {"library", required_argument, NULL, 'G'},
+#endif
         {NULL, 0, NULL, 0}};
     for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;)
         switch (option) {
@@ -351,6 +359,7 @@ static void parse(int argc, char **argv, struct options *o)
         case 'H': o->what = HASH; break;
         case 'B': o->what = BENCH; break;
         case 'P': o->what = PEAK; break;
+        case 'G': o->library = optarg; break;
         case 'h': fputs(help, stdout); exit(0);
         default: fputs(help, stderr); exit(2);
         }

@@ -218,14 +218,14 @@ static void send(struct launch &l)
 
 template <class Args>
 static void start(void (*kernel)(Args), uint32_t n_blocks, const struct gpu_products &all,
-                  cudaStream_t stream)
+                  cudaStream_t stream, uint32_t n_threads = GPU_MATMUL_THREADS)
 {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t how = {};
     how.gridDim = dim3(n_blocks);
-    how.blockDim = dim3(GPU_MATMUL_THREADS);
+    how.blockDim = dim3(n_threads);
     how.stream = stream;
     how.attrs = &early;
     how.numAttrs = 1;
@@ -243,7 +243,7 @@ static void run(const struct launch &l, cudaStream_t stream)
     start(gpu_matmul_one, n[GPU_MATMUL_ONE], all, stream);
     start(gpu_matmul_plain, n[GPU_MATMUL_PLAIN], all, stream);
     start(gpu_matmul_plain_many, n[GPU_MATMUL_PLAIN_MANY], all, stream);
-    start(gpu_matmul_plain_one, n[GPU_MATMUL_PLAIN_ONE], all, stream);
+    start(gpu_matmul_plain_one, n[GPU_MATMUL_PLAIN_ONE], all, stream, GPU_PLAIN_ONE_THREADS);
     start(gpu_matmul_plain_tiles, n[GPU_MATMUL_PLAIN_TILES], all, stream);
 }
 

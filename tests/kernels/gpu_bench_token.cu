@@ -238,7 +238,7 @@ struct list {
         if (n_blocks[GPU_MATMUL_PLAIN_ONE] > 0)
             ::add<gpu_matmul_plain_one_args>(name, gpu_matmul_plain_one,
                                              n_blocks[GPU_MATMUL_PLAIN_ONE], 1,
-                                             GPU_MATMUL_THREADS, {all});
+                                             GPU_PLAIN_ONE_THREADS, {all});
     }
 };
 

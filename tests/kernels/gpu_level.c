@@ -4,25 +4,51 @@
 
 #include "backend/cuda/device_emulated.h"
 #include "backend/cuda/formats.h"
+#include "open_cuda.h"
+
+static size_t over(size_t n, size_t unit)
+{
+    return (n + unit - 1) / unit;
+}
 
 static struct gpu_device *gpu;
+static void (*on_fault)(const char *message);
+
+/* What a launch needs beside the case's buffers lies on a desk that the GPU sees too. It is clear
+ * after the launch. */
+#define DESK_BYTES (1u << 20)
+static char *desk;
+static size_t desk_used;
+
+/* Puts a copy on the desk; NULL: room for a result. */
+static void *on_desk(const void *from, size_t bytes)
+{
+    char *at = desk + desk_used;
+    desk_used += over(bytes, 64) * 64;
+    if (desk_used > DESK_BYTES) {
+        fprintf(stderr, "checkkernel: no room for %zu bytes\n", bytes);
+        exit(2);
+    }
+    return from != NULL ? memcpy(at, from, bytes) : at;
+}
+
+#define ON_DESK(x) on_desk(&(x), sizeof(x))
 
 static void launch(struct gpu_launch how, const void *args, size_t args_bytes)
 {
     struct gpu_command command = {.launch = how, .args_bytes = (uint32_t)args_bytes};
     memcpy(command.args, args, args_bytes);
     gpu->ops->submit(gpu, &(struct gpu_batch){.commands = &command, .n = 1});
+    gpu->ops->finish(gpu);
+    desk_used = 0;
+    if (gpu->ops->failure(gpu) != NULL)
+        on_fault(gpu->ops->failure(gpu));
 }
 
 #define LAUNCH(name, x, y, threads, ...)                                                           \
     launch((struct gpu_launch){GPU_KERNEL_##name, (uint32_t)(x), (uint32_t)(y),                    \
                                (uint32_t)(threads), 0},                                            \
            &(struct gpu_##name##_args)__VA_ARGS__, sizeof(struct gpu_##name##_args))
-
-static size_t over(size_t n, size_t unit)
-{
-    return (n + unit - 1) / unit;
-}
 
 /* ---- products -------------------------------------------------------------------------------- */
 
@@ -44,7 +70,7 @@ static void find_on_gpu(struct gpu_product *p)
 {
     static const uint64_t bases[] = {0, SHIFT};
     static const uint32_t ids[MAX_INPUTS] = {1, 1, 1, 1, 1, 1, 1, 1};
-    static float biases[2 * MAX_ROWS];
+    float *biases = on_desk(NULL, 2 * p->w.n_rows * sizeof *biases);
     for (size_t i = 0; i < p->w.n_rows; i++) {
         biases[i] = 1;
         biases[p->w.n_rows + i] = -0.0f;
@@ -52,8 +78,8 @@ static void find_on_gpu(struct gpu_product *p)
     for (unsigned i = 0; i < QUANT_MAX_PARTS; i++)
         p->w.parts[i] -= SHIFT;
     p->bias = biases;
-    p->bases = bases;
-    p->id = ids;
+    p->bases = ON_DESK(bases);
+    p->id = ON_DESK(ids);
 }
 
 static void matmul(const struct kernel_matmul *m)
@@ -69,14 +95,14 @@ static void matmul(const struct kernel_matmul *m)
         return;
     if (n_calls++ % 2 == 1 && m->w->n_rows <= MAX_ROWS && m->n <= MAX_INPUTS)
         find_on_gpu(&product);
-    const struct gpu_products list = {&product, 1};
+    const struct gpu_products list = {ON_DESK(product), 1};
     const uint32_t n_blocks = gpu_n_tiles(&product);
     switch (gpu_kind_of(&product)) {
     case GPU_MATMUL_FEW: LAUNCH(matmul_few, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
     case GPU_MATMUL_MANY: LAUNCH(matmul_many, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
     case GPU_MATMUL_ONE: LAUNCH(matmul_one, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
     case GPU_MATMUL_PLAIN_ONE:
-        LAUNCH(matmul_plain_one, n_blocks, 1, GPU_MATMUL_THREADS, {list});
+        LAUNCH(matmul_plain_one, n_blocks, 1, GPU_PLAIN_ONE_THREADS, {list});
         break;
     case GPU_MATMUL_PLAIN_TILES:
         LAUNCH(matmul_plain_tiles, n_blocks, 1, GPU_MATMUL_THREADS, {list});
@@ -115,17 +141,15 @@ static void rms_norm(const float *x, const float *weight, float eps, size_t n, f
            {.x = x, .weight = weight, .y = y, .eps = eps, .dim = (uint32_t)n});
 }
 
-#define MAX_HALF 4096
-
 static void rope_angles(uint32_t position, const float *frequencies, unsigned half,
                         float *cosines, float *sines)
 {
-    float out[2 * MAX_HALF];
     if (half == 0)
         return;
+    float *out = on_desk(NULL, 2 * half * sizeof *out);
     const size_t threads = over(half, 32) * 32;
     LAUNCH(rope_table, 1, 1, threads < 256 ? threads : 256,
-           {.positions = &position, .frequencies = frequencies, .scale = 1,
+           {.positions = ON_DESK(position), .frequencies = frequencies, .scale = 1,
             .rotary_dim = 2 * half, .out = out});
     memcpy(cosines, out, half * sizeof *out);
     memcpy(sines, out + half, half * sizeof *out);
@@ -133,7 +157,7 @@ static void rope_angles(uint32_t position, const float *frequencies, unsigned ha
 
 static void rotate(float *x, const float *cosines, const float *sines, unsigned half)
 {
-    float rope[2 * MAX_HALF];
+    float *rope = on_desk(NULL, 2 * half * sizeof *rope);
     memcpy(rope, cosines, half * sizeof *rope);
     memcpy(rope + half, sines, half * sizeof *rope);
     LAUNCH(norm_rope, 1, 1, 64,
@@ -150,7 +174,8 @@ static void weighted_sum(const float *parts, const float *weights, unsigned k, s
 
 static void add_scaled_sigmoid(float *y, const float *x, float gate, size_t n)
 {
-    LAUNCH(add_gated, 1, over(n, 256), 256, {.y = y, .x = x, .gate = &gate, .dim = (uint32_t)n});
+    LAUNCH(add_gated, 1, over(n, 256), 256,
+           {.y = y, .x = x, .gate = ON_DESK(gate), .dim = (uint32_t)n});
 }
 
 static void add(float *y, const float *x, size_t n)
@@ -179,7 +204,7 @@ static void attend(const struct kernel_attention *a)
            {{.kv = gpu_kv_format_of(a->kv_format), .n_heads = a->n_heads, .n_kv_heads = 1,
              .head_dim = a->head_dim, .value_dim = a->value_dim,
              .block_positions = KERNEL_ATTENTION_BLOCK,
-             .segments = &segment, .n_segments = 1, .q = (float *)(uintptr_t)a->q,
+             .segments = ON_DESK(segment), .n_segments = 1, .q = (float *)(uintptr_t)a->q,
              .q_row_stride = a->n_heads * a->q_stride, .q_head_stride = a->q_stride,
              .scale = a->scale, .block_max = a->max, .block_total = a->total,
              .block_out = a->out, .n_blocks = 1}, n_parts});
@@ -213,7 +238,7 @@ static struct gpu_delta_net delta_net_of(const struct backend_delta_net *args,
     struct gpu_delta_net d = {.net = *args,
                               .channels = 2 * args->n_key_heads * args->key_dim +
                                           args->n_value_heads * args->value_dim};
-    d.net.segments = segment;
+    d.net.segments = ON_DESK(*segment);
     d.net.n_segments = 1;
     d.n_rows = segment->n_rows;
     return d;
@@ -232,14 +257,13 @@ static void conv_silu(const struct backend_delta_net *args, const struct backend
 static void delta_head(const struct backend_delta_net *args, const struct backend_segment *segment,
                        unsigned head, float *scratch)
 {
-    const struct gpu_delta_net d = delta_net_of(args, segment);
     (void)scratch;
     if (segment->n_rows == 0)
         return;
     LAUNCH(delta_head, over(args->value_dim, GPU_DELTA_COLUMNS), 1, 4 * GPU_DELTA_COLUMNS,
-           {.d = d, .first_head = head});
+           {.d = delta_net_of(args, segment), .first_head = head});
     LAUNCH(delta_close, over(segment->n_rows, 4), 1, 128,
-           {.d = d, .first_head = head, .n_heads = 1});
+           {.d = delta_net_of(args, segment), .first_head = head, .n_heads = 1});
 }
 
 /* ---- routers --------------------------------------------------------------------------------- */
@@ -266,10 +290,32 @@ static void route_row(const float *logits, unsigned n_experts, unsigned k, bool 
     route(&router, true, logits, ids, weights);
 }
 
-void gpu_level(const struct kernels *base, void (*fault)(const char *message),
-               struct kernels *table)
+void *gpu_level_memory(size_t bytes)
 {
-    gpu = device_emulated();
+    return gpu->ops->host_make(gpu, bytes);
+}
+
+/* Opens the GPU, or the emulator. */
+static void open_device(const char *library)
+{
+    char why[256] = "";
+    gpu = library != NULL ? open_cuda(library, why, sizeof why) : device_emulated();
+    if (gpu == NULL) {
+        fprintf(stderr, "checkkernel: %s\n", why);
+        exit(77);
+    }
+    desk = gpu_level_memory(DESK_BYTES);
+    if (desk == NULL) {
+        fprintf(stderr, "checkkernel: no memory that the GPU sees\n");
+        exit(2);
+    }
+}
+
+void gpu_level(const struct kernels *base, const char *library,
+               void (*fault)(const char *message), struct kernels *table)
+{
+    open_device(library);
+    on_fault = fault;
     device_emulated_on_fault(fault);
     *table = *base;
     table->name = "gpu";

@@ -182,8 +182,10 @@ static void launch(const struct product *p, enum gpu_matmul_kind kind)
     assert_int_equal(gpu_kind_of(products), kind);
     products[1] = products[0]; /* the same once more, behind it */
     products[1].first_block[kind] = n_blocks;
+    const uint32_t n_threads =
+        kind == GPU_MATMUL_PLAIN_ONE ? GPU_PLAIN_ONE_THREADS : GPU_MATMUL_THREADS;
     struct gpu_command command = {.launch = {.kernel = kernels[kind], .n_blocks_x = 2 * n_blocks,
-                                             .n_blocks_y = 1, .n_threads = GPU_MATMUL_THREADS},
+                                             .n_blocks_y = 1, .n_threads = n_threads},
                                   .args_bytes = sizeof(struct gpu_matmul_one_args)};
     memcpy(command.args, &(struct gpu_matmul_one_args){{products, 2}}, command.args_bytes);
     gpu->ops->submit(gpu, &(struct gpu_batch){.commands = &command, .n = 1});
@@ -217,12 +219,13 @@ static void free_product(struct product *p)
 static void test_codes(void **state)
 {
     static const char *const formats[] = {"affine4-g32", "affine4-g64", "affine4-g128",
-                                          "mxfp4-g32", "int4-g32", "int4-g32-f16"};
-    static const uint32_t groups[] = {64, 64, 128, 64, 64, 64};
+                                          "mxfp4-g32", "int4-g32", "int4-g32-f16", "affine8-g32",
+                                          "affine8-g64", "affine8-g128"};
+    static const uint32_t groups[] = {64, 64, 128, 64, 64, 64, 64, 64, 128};
     struct product *p = new_product();
     (void)state;
-    for (int round = 0; round < 72; round++) {
-        const unsigned f = (unsigned)round % 6;
+    for (int round = 0; round < 108; round++) {
+        const unsigned f = (unsigned)round % 9;
         const uint32_t max = any(4) == 0 ? MAX_COLS : 1100;
         make_weights(p, formats[f], 16 * (1 + any(MAX_ROWS / 16)),
                      groups[f] * (1 + any(max / groups[f])));
@@ -230,6 +233,26 @@ static void test_codes(void **state)
         p->has_bias = any(2) == 0;
         p->is_activated = p->w[0].n_cols <= GPU_ONE_HIDDEN && any(2) == 0;
         p->activation = (struct activation){(enum activation_kind)any(3), 1.7f, 7.0f};
+        p->n = p->is_found ? 1 + any(5) : 1;
+        check(p, GPU_MATMUL_ONE);
+    }
+    free_product(p);
+}
+
+/* Rows that do not lie side by side. */
+static void test_few_rows(void **state)
+{
+    static const char *const formats[] = {"affine4-g32", "affine4-g64", "affine8-g64",
+                                          "affine8-g128"};
+    static const uint32_t groups[] = {32, 64, 64, 128};
+    struct product *p = new_product();
+    (void)state;
+    for (int round = 0; round < 24; round++) {
+        const unsigned f = (unsigned)round % 4;
+        make_weights(p, formats[f], 1 + any(15), groups[f] * (1 + any(MAX_COLS / groups[f])));
+        p->is_found = any(2) == 0;
+        p->has_bias = any(2) == 0;
+        p->is_activated = false;
         p->n = p->is_found ? 1 + any(5) : 1;
         check(p, GPU_MATMUL_ONE);
     }
@@ -256,6 +279,7 @@ static void test_floats(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_codes),
+                                       cmocka_unit_test(test_few_rows),
                                        cmocka_unit_test(test_floats)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,7 +92,8 @@ static void launch_list(struct backend_cuda *cuda, const struct product_list *li
     if (n[GPU_MATMUL_ONE] > 0)
         CUDA_LAUNCH(cuda, matmul_one, n[GPU_MATMUL_ONE], 1, GPU_MATMUL_THREADS, {all});
     if (n[GPU_MATMUL_PLAIN_ONE] > 0)
-        CUDA_LAUNCH(cuda, matmul_plain_one, n[GPU_MATMUL_PLAIN_ONE], 1, GPU_MATMUL_THREADS, {all});
+        CUDA_LAUNCH(cuda, matmul_plain_one, n[GPU_MATMUL_PLAIN_ONE], 1, GPU_PLAIN_ONE_THREADS,
+                    {all});
     if (n[GPU_MATMUL_PLAIN_TILES] > 0)
         CUDA_LAUNCH(cuda, matmul_plain_tiles, n[GPU_MATMUL_PLAIN_TILES], 1, GPU_MATMUL_THREADS,
                     {all});
@@ -238,7 +239,8 @@ static bool activates_later(const struct ffn_call *call, const struct run *run)
         const struct backend_routed *routed = routed_of(call, f);
         const struct gpu_product down = {.w = gpu_weight_of(&f->down), .n = (uint32_t)f->n,
                                          .bases = routed != NULL ? routed->bases : NULL};
-        if (f->n > 0 && (gpu_kind_of(&down) != GPU_MATMUL_ONE || f->down.n_cols > GPU_ONE_HIDDEN))
+        if (f->n > 0 && (gpu_kind_of(&down) != GPU_MATMUL_ONE || !down.w.is_interleaved ||
+                         f->down.n_cols > GPU_ONE_HIDDEN))
             return false;
     }
     return true;

@@ -119,6 +119,15 @@ void emulator_on_fault(void (*handler)(const char *message))
     emulator.fault = handler;
 }
 
+void emulator_check_place(const void *at, size_t alignment)
+{
+    char text[96];
+    if ((uintptr_t)at % alignment == 0)
+        return;
+    snprintf(text, sizeof text, "uses %zu bytes at %p, which is no multiple of them", alignment, at);
+    fault(text);
+}
+
 void emulator_outside(size_t index, size_t n)
 {
     char text[MESSAGE_BYTES / 2];

@@ -5,7 +5,8 @@
  *   - a thread reads an element of shared memory that nobody has written, or uses one that is not
  *     there;
  *   - threads do not all meet at a barrier or shuffle;
- *   - a thread ends that has not called gpu_wait.
+ *   - a thread ends that has not called gpu_wait;
+ *   - a thread loads or stores several bytes at once at an address that is no multiple of them.
  * Blocks run one after the other, in an order that changes with the launch, so a kernel in which
  * one block relies on another gets other bits. Global memory is ordinary memory.
  *
@@ -131,55 +132,60 @@ static inline uint32_t gpu_max_of_warp(uint32_t x)
 
 static inline uint32_t gpu_min_of_warp(uint32_t x) { return ~gpu_max_of_warp(~x); }
 
-/* Tests have rows at any address. */
-static inline uint32_t gpu_load_word(const void *at)
+/* Stops the kernel unless the address is a multiple of that, as a GPU does. */
+void emulator_check_place(const void *at, size_t alignment);
+
+template <class T> static inline T emulator_load(const void *at)
+{
+    T it;
+    emulator_check_place(at, sizeof it);
+    __builtin_memcpy(&it, at, sizeof it);
+    return it;
+}
+
+static inline uint32_t gpu_load_word(const void *at) { return emulator_load<uint32_t>(at); }
+
+static inline void gpu_store_word(void *at, uint32_t word)
+{
+    emulator_check_place(at, sizeof word);
+    __builtin_memcpy(at, &word, sizeof word);
+}
+
+static inline struct gpu_pair gpu_load_pair(const void *at) { return emulator_load<gpu_pair>(at); }
+
+static inline struct gpu_pair gpu_stream_pair(const void *at) { return gpu_load_pair(at); }
+static inline uint32_t gpu_load_any(const uint8_t *at)
 {
     uint32_t word;
     __builtin_memcpy(&word, at, sizeof word);
     return word;
 }
 
-static inline void gpu_store_word(void *at, uint32_t word)
-{
-    __builtin_memcpy(at, &word, sizeof word);
-}
-
-static inline struct gpu_pair gpu_load_pair(const void *at)
-{
-    struct gpu_pair pair;
-    __builtin_memcpy(&pair, at, sizeof pair);
-    return pair;
-}
-
-static inline struct gpu_pair gpu_stream_pair(const void *at) { return gpu_load_pair(at); }
-static inline uint32_t gpu_load_any(const uint8_t *at) { return gpu_load_word(at); }
-
 struct gpu_four {
     uint32_t words[4];
 };
 
-static inline struct gpu_four gpu_load_four(const void *at)
-{
-    struct gpu_four four;
-    __builtin_memcpy(&four, at, sizeof four);
-    return four;
-}
+static inline struct gpu_four gpu_load_four(const void *at) { return emulator_load<gpu_four>(at); }
 
+static inline struct gpu_four gpu_load_four_now(const void *at) { return gpu_load_four(at); }
+static inline uint32_t gpu_load_word_now(const void *at) { return gpu_load_word(at); }
 static inline struct gpu_four gpu_stream_four(const void *at) { return gpu_load_four(at); }
 
 struct gpu_quad {
     float x[4];
 };
 
-static inline struct gpu_quad gpu_load_quad(const float *at)
-{
-    return {{at[0], at[1], at[2], at[3]}};
-}
+static inline struct gpu_quad gpu_load_quad(const float *at) { return emulator_load<gpu_quad>(at); }
 
 static inline void gpu_store_quad(float *at, struct gpu_quad quad)
 {
+    emulator_check_place(at, sizeof quad);
     __builtin_memcpy(at, &quad, sizeof quad);
 }
+
+struct gpu_two {
+    float x[2];
+};
 
 static inline float gpu_f16_to_f32(uint16_t h) { return quant_f16_to_f32(h); }
 static inline uint16_t gpu_f32_to_f16(float x) { return quant_f32_to_f16(x); }
@@ -188,6 +194,8 @@ static inline void gpu_raise(uint32_t *at, uint32_t x)
 {
     *at = x > *at ? x : *at;
 }
+
+static inline uint32_t gpu_count_up(uint32_t *at) { return (*at)++; }
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
@@ -239,6 +247,11 @@ template <class T> struct gpu_shared {
 static inline struct gpu_quad gpu_take_quad(const gpu_shared<float> &x, size_t i)
 {
     return {{x[i], x[i + 1], x[i + 2], x[i + 3]}};
+}
+
+static inline struct gpu_two gpu_take_two(const gpu_shared<float> &x, size_t i)
+{
+    return {{x[i], x[i + 1]}};
 }
 
 static inline void gpu_put_quad(const gpu_shared<float> &x, size_t i, struct gpu_quad quad)

@@ -6,31 +6,36 @@
 #ifndef FLASHMOE_BACKEND_CUDA_K_ONE_H
 #define FLASHMOE_BACKEND_CUDA_K_ONE_H
 
-/* ---- codes of four bits, sixteen rows side by side -------------------------------------------
+/* ---- codes of four and eight bits, sixteen rows side by side ---------------------------------
  *
- * A thread has a slice: 64 columns of four rows. Its sums of groups go to shared memory with what
- * they are multiplied with; one thread for each row folds them in the order of the groups. */
+ * A thread has a slice: 64 columns of four rows, or 32 of bytes. Its sums of groups go to shared
+ * memory with what they are multiplied with; one thread for each row folds them in the order of the
+ * groups. */
 
 #define GPU_ONE_SLICES (GPU_ONE_WARPS * 8) /* of all warps, at a time */
 
-/* The nibbles of an affine weight; of one without biases; or of MXFP4 in two parts, where they name
- * levels and a scale is a byte. */
-enum gpu_nibbles { GPU_AFFINE, GPU_INT4, GPU_FP4 };
+/* The codes of an affine weight, of four bits or eight; of one without biases; or of MXFP4 in two
+ * parts, where they name levels and a scale is a byte. */
+enum gpu_one_kind { GPU_AFFINE, GPU_BYTES, GPU_INT4, GPU_FP4 };
 
 /* What a thread reads of a weight. */
-template <uint32_t GROUP, gpu_nibbles KIND> struct gpu_slice {
+template <uint32_t GROUP, gpu_one_kind KIND> struct gpu_slice {
     enum : uint32_t {
-        n_words = GPU_ONE_SLICE / 8,
-        n_groups = GROUP < GPU_ONE_SLICE ? GPU_ONE_SLICE / GROUP : 1,
+        n_cols = KIND == GPU_BYTES ? GPU_ONE_BYTES_SLICE : GPU_ONE_SLICE,
+        n_words = 8,
+        n_groups = GROUP < n_cols ? n_cols / GROUP : 1,
+        n_together = GROUP > n_cols ? GROUP / n_cols : 1, /* slices of a group */
+        has_bias = KIND == GPU_AFFINE || KIND == GPU_BYTES,
     };
-    struct gpu_four words[n_words]; /* eight columns of each row */
+    struct gpu_four words[n_words]; /* of each row */
     struct gpu_pair scale[n_groups], bias[n_groups];
 
     /* Begins to read slice s of rows from `row` on. */
     GPU_METHOD void read(const struct gpu_weight &w, uint32_t row, uint32_t s)
     {
-        const uint32_t quarter = gpu_lane() % 4, g = s * GPU_ONE_SLICE / GROUP;
-        const uint8_t *at = w.parts[0] + (uint64_t)row * (w.n_cols / 2) + s * 512ull + quarter * 16;
+        const uint32_t quarter = gpu_lane() % 4, g = s * n_cols / GROUP;
+        const uint32_t row_bytes = KIND == GPU_BYTES ? w.n_cols : w.n_cols / 2;
+        const uint8_t *at = w.parts[0] + (uint64_t)row * row_bytes + s * 512ull + quarter * 16;
         const uint64_t scale_at = (uint64_t)row * (w.n_cols / GROUP) + g * 16ull + quarter * 4;
         GPU_UNROLL
         for (uint32_t i = 0; i < n_words; i++)
@@ -42,7 +47,7 @@ template <uint32_t GROUP, gpu_nibbles KIND> struct gpu_slice {
                 continue;
             }
             scale[j] = gpu_stream_pair(w.parts[1] + 2 * (scale_at + j * 16));
-            if (KIND == GPU_AFFINE)
+            if (has_bias)
                 bias[j] = gpu_stream_pair(w.parts[2] + 2 * (scale_at + j * 16));
         }
     }
@@ -62,95 +67,143 @@ GPU_FN float gpu_half_of(unsigned plain, const struct gpu_pair &halves, uint32_t
 }
 
 /* Scale of row r of four. */
-template <gpu_nibbles KIND>
+template <gpu_one_kind KIND>
 GPU_FN float gpu_one_scale(unsigned plain, const struct gpu_pair &scales, uint32_t r)
 {
     return KIND == GPU_FP4 ? codes_mxfp4_scale(scales.low >> 8 * r & 0xff)
                            : gpu_half_of(plain, scales, r);
 }
 
-/* Where a thread finds its columns of the input, and the scales of their groups. */
+/* The input's columns of a slice, and what its groups are multiplied with. */
+template <uint32_t GROUP, gpu_one_kind KIND> struct gpu_one_columns {
+    using slice = gpu_slice<GROUP, KIND>;
+    struct gpu_four q[slice::n_cols / 16];
+    float scale[slice::n_groups];
+    float offset[slice::n_groups]; /* of a weight with biases */
+    int32_t sum[slice::n_groups];  /* of one without */
+};
+
+/* Where a thread finds its columns. */
 struct gpu_one_global {
     const int8_t *q;
     const float *scale, *offset;
     const int32_t *sum;
-    GPU_METHOD struct gpu_four columns(uint32_t c) const { return gpu_load_four(q + c); }
-    GPU_METHOD float scale_of(uint32_t g) const { return scale[g]; }
-    GPU_METHOD float offset_of(uint32_t g) const { return offset[g]; }
-    GPU_METHOD int32_t sum_of(uint32_t g) const { return sum[g]; }
+
+    template <uint32_t GROUP, gpu_one_kind KIND>
+    GPU_METHOD void take(uint32_t c, struct gpu_one_columns<GROUP, KIND> &to) const
+    {
+        using slice = gpu_slice<GROUP, KIND>;
+        GPU_UNROLL
+        for (uint32_t i = 0; i < slice::n_cols / 16; i++)
+            to.q[i] = gpu_load_four_now(q + c + 16 * i);
+        GPU_UNROLL
+        for (uint32_t j = 0; j < slice::n_groups; j++) {
+            to.scale[j] = gpu_load_float_now(scale + c / GROUP + j);
+            if (slice::has_bias)
+                to.offset[j] = gpu_load_float_now(offset + c / GROUP + j);
+            else
+                to.sum[j] = (int32_t)gpu_load_word_now(sum + c / GROUP + j);
+        }
+    }
 };
 
 /* The same in shared memory; four columns are the bits of a float. Weights without biases need
  * sums in place of offsets. */
 struct gpu_one_shared {
     gpu_shared<float> q, scale, offset;
-    GPU_METHOD struct gpu_four columns(uint32_t c) const
+
+    template <uint32_t GROUP, gpu_one_kind KIND>
+    GPU_METHOD void take(uint32_t c, struct gpu_one_columns<GROUP, KIND> &to) const
     {
-        const struct gpu_quad quad = gpu_take_quad(q, c / 4);
-        return {{fmath_bits_of_float(quad.x[0]), fmath_bits_of_float(quad.x[1]),
-                 fmath_bits_of_float(quad.x[2]), fmath_bits_of_float(quad.x[3])}};
+        using slice = gpu_slice<GROUP, KIND>;
+        GPU_UNROLL
+        for (uint32_t i = 0; i < slice::n_cols / 16; i++) {
+            const struct gpu_quad quad = gpu_take_quad(q, c / 4 + 4 * i);
+            to.q[i] = {{fmath_bits_of_float(quad.x[0]), fmath_bits_of_float(quad.x[1]),
+                        fmath_bits_of_float(quad.x[2]), fmath_bits_of_float(quad.x[3])}};
+        }
+        GPU_UNROLL
+        for (uint32_t j = 0; j < slice::n_groups; j++) {
+            to.scale[j] = scale[c / GROUP + j];
+            to.offset[j] = offset[c / GROUP + j];
+            to.sum[j] = (int32_t)to.offset[j];
+        }
     }
-    GPU_METHOD float scale_of(uint32_t g) const { return scale[g]; }
-    GPU_METHOD float offset_of(uint32_t g) const { return offset[g]; }
-    GPU_METHOD int32_t sum_of(uint32_t g) const { return (int32_t)offset[g]; }
 };
 
-/* Sums of a group's words with the input's columns from c on. */
-template <uint32_t N, gpu_nibbles KIND, class input>
-GPU_FN void gpu_one_dot(const struct gpu_four *words, const input &in, uint32_t c, int32_t sum[4])
+/* Sums of a group's words of four bits, eight columns each, with the input's columns. */
+template <uint32_t N, gpu_one_kind KIND>
+GPU_FN void gpu_one_dot(const struct gpu_four *words, const struct gpu_four *columns,
+                        int32_t sum[4])
 {
     GPU_UNROLL
-    for (uint32_t i = 0; i < N; i += 2) {
-        const struct gpu_four columns = in.columns(c + 8 * i);
+    for (uint32_t i = 0; i < N; i++) {
+        const uint32_t first = columns[i / 2].words[i % 2 * 2];
+        const uint32_t second = columns[i / 2].words[i % 2 * 2 + 1];
+        const struct gpu_pair x = KIND == GPU_FP4 ? gpu_pair{first, second}
+                                                  : gpu_even_and_odd(first, second);
         GPU_UNROLL
-        for (uint32_t k = 0; k < 2; k++) {
-            const uint32_t first = columns.words[2 * k], second = columns.words[2 * k + 1];
-            const struct gpu_pair x = KIND == GPU_FP4 ? gpu_pair{first, second}
-                                                      : gpu_even_and_odd(first, second);
-            GPU_UNROLL
-            for (uint32_t r = 0; r < 4; r++) {
-                const uint32_t codes = words[i + k].words[r];
-                if (KIND == GPU_FP4) {
-                    sum[r] = gpu_dot4_unsigned(gpu_look_up(codes_fp4_doubled, codes),
-                                               (int32_t)x.low, sum[r]);
-                    sum[r] = gpu_dot4_unsigned(gpu_look_up(codes_fp4_doubled, codes >> 16),
-                                               (int32_t)x.high, sum[r]);
-                    continue;
-                }
-                sum[r] = gpu_dot4_unsigned(codes & GPU_NIBBLES, (int32_t)x.low, sum[r]);
-                sum[r] = gpu_dot4_unsigned(codes >> 4 & GPU_NIBBLES, (int32_t)x.high, sum[r]);
+        for (uint32_t r = 0; r < 4; r++) {
+            const uint32_t codes = words[i].words[r];
+            if (KIND == GPU_FP4) {
+                sum[r] = gpu_dot4_unsigned(gpu_look_up(codes_fp4_doubled, codes), (int32_t)x.low,
+                                           sum[r]);
+                sum[r] = gpu_dot4_unsigned(gpu_look_up(codes_fp4_doubled, codes >> 16),
+                                           (int32_t)x.high, sum[r]);
+                continue;
             }
+            sum[r] = gpu_dot4_unsigned(codes & GPU_NIBBLES, (int32_t)x.low, sum[r]);
+            sum[r] = gpu_dot4_unsigned(codes >> 4 & GPU_NIBBLES, (int32_t)x.high, sum[r]);
         }
     }
 }
 
+/* The same of bytes, four columns in a word. */
+template <uint32_t N>
+GPU_FN void gpu_one_dot_bytes(const struct gpu_four *words, const struct gpu_four *columns,
+                              int32_t sum[4])
+{
+    GPU_UNROLL
+    for (uint32_t i = 0; i < N; i++)
+        GPU_UNROLL
+        for (uint32_t r = 0; r < 4; r++)
+            sum[r] = gpu_dot4_unsigned(words[i].words[r], (int32_t)columns[i / 4].words[i % 4],
+                                       sum[r]);
+}
+
 /* Multiplies slice s of the input's, or none; leaves [groups, 16 rows] of factor, sum, bias,
  * offset in slot s - from. Row r lies at r % 4 * 4 + r / 4. The warp meets. */
-template <uint32_t GROUP, gpu_nibbles KIND, class input>
+template <uint32_t GROUP, gpu_one_kind KIND, class input>
 GPU_FN void gpu_one_multiply(unsigned plain, const struct gpu_slice<GROUP, KIND> &slice,
                              const input &in, uint32_t s, uint32_t from, bool is_there,
                              gpu_shared<float> to)
 {
-    constexpr uint32_t n_groups = gpu_slice<GROUP, KIND>::n_groups;
-    constexpr uint32_t per_group = gpu_slice<GROUP, KIND>::n_words / n_groups;
-    constexpr bool has_bias = KIND == GPU_AFFINE;
+    using kind = gpu_slice<GROUP, KIND>;
+    constexpr uint32_t n_groups = kind::n_groups, per_group = kind::n_words / n_groups;
+    constexpr bool has_bias = kind::has_bias;
     constexpr int32_t zero = KIND == GPU_FP4 ? CODES_MXFP4_ZERO : CODES_INT4_ZERO;
-    const uint32_t c = is_there ? s * GPU_ONE_SLICE : 0;
+    struct gpu_one_columns<GROUP, KIND> x;
+    in.template take<GROUP, KIND>(is_there ? s * kind::n_cols : 0, x);
     GPU_UNROLL
     for (uint32_t j = 0; j < n_groups; j++) {
-        const float in_scale = in.scale_of(c / GROUP + j);
-        const float offset = has_bias ? in.offset_of(c / GROUP + j) : 0;
-        const int32_t start = has_bias ? 0 : -zero * in.sum_of(c / GROUP + j);
+        const float offset = has_bias ? x.offset[j] : 0;
+        const int32_t start = has_bias ? 0 : -zero * x.sum[j];
         int32_t sum[4] = {start, start, start, start};
-        gpu_one_dot<per_group, KIND>(slice.words + j * per_group, in, c + j * GROUP, sum);
-        const uint32_t slot = GROUP > GPU_ONE_SLICE ? (s - from) / 2 : (s - from) * n_groups + j;
+        if (KIND == GPU_BYTES)
+            gpu_one_dot_bytes<per_group>(slice.words + j * per_group, x.q + j * per_group / 4,
+                                         sum);
+        else
+            gpu_one_dot<per_group, KIND>(slice.words + j * per_group, x.q + j * per_group / 2,
+                                         sum);
+        const uint32_t slot = (s - from) * n_groups / kind::n_together + j;
         GPU_UNROLL
         for (uint32_t r = 0; r < 4; r++) {
-            if (GROUP > GPU_ONE_SLICE) /* two slices have a group */
-                sum[r] += gpu_shuffle_xor(sum[r], 4);
-            if (is_there && (GROUP <= GPU_ONE_SLICE || s % 2 == 0))
+            GPU_UNROLL
+            for (uint32_t mask = 1; mask < kind::n_together; mask *= 2)
+                sum[r] += gpu_shuffle_xor(sum[r], 4 * mask);
+            if (is_there && s % kind::n_together == 0)
                 gpu_put_quad(to, (slot * 16 + r * 4 + gpu_lane() % 4) * 4,
-                             {{gpu_one_scale<KIND>(plain, slice.scale[j], r) * in_scale,
+                             {{gpu_one_scale<KIND>(plain, slice.scale[j], r) * x.scale[j],
                                (float)sum[r],
                                has_bias ? gpu_half_of(plain, slice.bias[j], r) : 0, offset}});
         }
@@ -179,16 +232,18 @@ struct gpu_one_plan {
     uint32_t own, first; /* the warp's first row in the tile, the thread's first slice */
 };
 
-template <uint32_t GROUP> GPU_FN struct gpu_one_plan gpu_one_plan_of(uint32_t n_cols)
+template <uint32_t GROUP, gpu_one_kind KIND>
+GPU_FN struct gpu_one_plan gpu_one_plan_of(const struct gpu_weight &w)
 {
-    const uint32_t split = gpu_one_split(n_cols);
-    return {split, n_cols / GPU_ONE_SLICE, split * 8, split * 8 * GPU_ONE_SLICE / GROUP * 64,
+    constexpr uint32_t n_cols = gpu_slice<GROUP, KIND>::n_cols;
+    const uint32_t split = gpu_one_split(&w);
+    return {split, w.n_cols / n_cols, split * 8, split * 8 * n_cols / GROUP * 64,
             gpu_warp() / split * 16, gpu_warp() % split * 8 + gpu_lane() / 4};
 }
 
 /* Multiplies and folds. The first slices have been read. With more columns than the warps have at a
  * time there are sixteen rows. */
-template <uint32_t GROUP, gpu_nibbles KIND, class input>
+template <uint32_t GROUP, gpu_one_kind KIND, class input>
 GPU_FN void gpu_one_tile(const struct gpu_work &work, const struct gpu_one_plan &plan,
                          struct gpu_slice<GROUP, KIND> &slice, const input &in,
                          gpu_shared<float> groups)
@@ -207,8 +262,9 @@ GPU_FN void gpu_one_tile(const struct gpu_work &work, const struct gpu_one_plan 
             slice.read(p.w, tile.first + plan.own, next);
         gpu_barrier();
         if (row < n_rows)
-            acc = gpu_one_fold<KIND == GPU_AFFINE>(groups + row / 16 * plan.per_rows,
-                                        n * GPU_ONE_SLICE / GROUP, row % 16, acc);
+            acc = gpu_one_fold<gpu_slice<GROUP, KIND>::has_bias != 0>(
+                groups + row / 16 * plan.per_rows, n * gpu_slice<GROUP, KIND>::n_cols / GROUP,
+                row % 16, acc);
         gpu_barrier();
     }
     if (row < n_rows)
@@ -242,13 +298,13 @@ GPU_FN void gpu_one_activate(const struct gpu_product &p, uint32_t t, const gpu_
     gpu_barrier();
 }
 
-template <uint32_t GROUP, gpu_nibbles KIND>
+template <uint32_t GROUP, gpu_one_kind KIND>
 GPU_FN void gpu_one_rows(struct gpu_work &work, gpu_shared<float> groups,
                          const gpu_one_shared &hidden)
 {
     struct gpu_product &p = work.p;
     const struct gpu_tile &tile = work.tile;
-    const struct gpu_one_plan plan = gpu_one_plan_of<GROUP>(p.w.n_cols);
+    const struct gpu_one_plan plan = gpu_one_plan_of<GROUP, KIND>(p.w);
     struct gpu_slice<GROUP, KIND> slice = {};
     if (p.bases != NULL) {
         gpu_wait();
@@ -269,6 +325,58 @@ GPU_FN void gpu_one_rows(struct gpu_work &work, gpu_shared<float> groups,
     gpu_one_tile<GROUP, KIND>(work, plan, slice, in, groups);
 }
 
+/* A few rows that are not side by side: a warp has one of them, and a lane one group at a time. */
+GPU_FN void gpu_one_in_order(struct gpu_work &work, gpu_shared<float> groups)
+{
+    struct gpu_product &p = work.p;
+    const uint32_t own = work.tile.first + gpu_warp(), group = p.w.format.group;
+    const uint32_t n_groups = p.w.n_cols / group;
+    const bool is_there = own < work.tile.end, is_known = p.bases == NULL;
+    const gpu_shared<float> quads = groups + gpu_warp() * GPU_WARP * 4;
+    struct gpu_codes codes;
+    float acc = 0;
+    if (is_known && is_there && gpu_lane() < n_groups)
+        gpu_load_group(p.w, own, gpu_lane(), &codes);
+    gpu_wait();
+    gpu_find_expert(work);
+    const size_t row = gpu_input_row(p, work.tile.t);
+    for (uint32_t from = 0; from < n_groups; from += GPU_WARP) {
+        const uint32_t g = from + gpu_lane(), left = n_groups - from;
+        if (is_there && g < n_groups) {
+            int32_t sum = 0;
+            if (from > 0 || !is_known)
+                gpu_load_group(p.w, own, g, &codes);
+            for (uint32_t i = 0; i < group / 4; i++)
+                sum = gpu_dot4_unsigned(
+                    codes.words[i],
+                    (int32_t)gpu_load_word(p.in.q + row * p.w.n_cols + g * group + 4 * i), sum);
+            gpu_put_quad(quads, gpu_lane() * 4,
+                         {{codes.scale * p.in.scale[row * n_groups + g], (float)sum, codes.bias,
+                           p.in.offset[row * n_groups + g]}});
+        }
+        gpu_warp_barrier();
+        for (uint32_t k = 0; is_there && gpu_lane() == 0 && k < GPU_WARP && k < left; k++) {
+            const struct gpu_quad it = gpu_take_quad(quads, k * 4);
+            acc = fmaf(it.x[2], it.x[3], fmaf(it.x[0], it.x[1], acc));
+        }
+        gpu_warp_barrier();
+    }
+    if (is_there && gpu_lane() == 0)
+        gpu_write(p, work.tile.t, own, acc);
+}
+
+template <gpu_one_kind KIND>
+GPU_FN void gpu_one_affine(struct gpu_work &work, gpu_shared<float> groups,
+                           const gpu_one_shared &hidden)
+{
+    if (work.p.w.format.group == 64)
+        gpu_one_rows<64, KIND>(work, groups, hidden);
+    else if (work.p.w.format.group == 32)
+        gpu_one_rows<32, KIND>(work, groups, hidden);
+    else
+        gpu_one_rows<128, KIND>(work, groups, hidden);
+}
+
 GPU_KERNEL_FOR(GPU_MATMUL_THREADS, 3) void gpu_matmul_one(const struct gpu_matmul_one_args a)
 {
     GPU_SHARED(float, groups, GPU_ONE_SLICES * 2 * 16 * 4);
@@ -277,74 +385,156 @@ GPU_KERNEL_FOR(GPU_MATMUL_THREADS, 3) void gpu_matmul_one(const struct gpu_matmu
     GPU_SHARED(float, offset, GPU_ONE_HIDDEN / 32);
     struct gpu_work work = gpu_find_tile(a.list, GPU_MATMUL_ONE);
     const gpu_one_shared hidden = {q, scale, offset};
-    if (work.p.w.format.codes == QUANT_CODES_FP4)
+    if (!work.p.w.is_interleaved)
+        gpu_one_in_order(work, groups);
+    else if (work.p.w.format.codes == QUANT_CODES_FP4)
         gpu_one_rows<32, GPU_FP4>(work, groups, hidden);
     else if (!work.p.w.format.has_bias)
         gpu_one_rows<32, GPU_INT4>(work, groups, hidden);
-    else if (work.p.w.format.group == 64)
-        gpu_one_rows<64, GPU_AFFINE>(work, groups, hidden);
-    else if (work.p.w.format.group == 32)
-        gpu_one_rows<32, GPU_AFFINE>(work, groups, hidden);
+    else if (work.p.w.format.bits == 8)
+        gpu_one_affine<GPU_BYTES>(work, groups, hidden);
     else
-        gpu_one_rows<128, GPU_AFFINE>(work, groups, hidden);
+        gpu_one_affine<GPU_AFFINE>(work, groups, hidden);
 }
 
-/* ---- floats and halves ----------------------------------------------------------------------- */
+/* ---- floats and halves -----------------------------------------------------------------------
+ *
+ * A row has eight threads, each with two lanes of its sum: neighbouring columns. They hold what they
+ * multiply in registers, so that a launch has all of it on the way before the one ahead ends. */
 
-/* Fetches columns [from, from + width) of n rows. */
-GPU_FN void gpu_fetch_rows(const struct gpu_weight &w, uint32_t row, uint32_t n, uint32_t from,
-                           uint32_t width, gpu_shared<float> to)
+#define GPU_PAIR_THREADS (GPU_LANES / 2) /* of a row */
+#define GPU_PAIR_WORDS 128u              /* of a thread */
+#define GPU_PAIR_STEPS 32u               /* without a branch */
+
+/* What a thread reads of a weight at a time. */
+template <gpu_plain PLAIN> struct gpu_pairs {
+    enum : uint32_t {
+        n_words = PLAIN == GPU_PLAIN_F32 ? 2 : 1,
+        n = GPU_PAIR_WORDS / n_words,
+        n_cols = n * GPU_LANES,
+    };
+    uint32_t words[GPU_PAIR_WORDS];
+
+    /* Begins to read columns from `from` on, of which `width` are there: a multiple of 16. */
+    GPU_METHOD void read(const struct gpu_weight &w, uint32_t row, uint32_t from, uint32_t width)
+    {
+        const uint32_t own = gpu_lane() % GPU_PAIR_THREADS * 2;
+        const uint8_t *at = w.parts[0] + ((uint64_t)row * w.n_cols + from + own) * (2 * n_words);
+        GPU_UNROLL
+        for (uint32_t m = 0; m < n; m++) {
+            const uint8_t *place = at + (m * GPU_LANES < width ? m : 0) * (GPU_LANES * 2 * n_words);
+            if (PLAIN == GPU_PLAIN_F32) {
+                const struct gpu_pair pair = gpu_load_pair(place);
+                words[2 * m] = pair.low;
+                words[2 * m + 1] = pair.high;
+            } else {
+                words[m] = gpu_load_word(place);
+            }
+        }
+    }
+
+    GPU_METHOD float value(uint32_t m, uint32_t e) const
+    {
+        if (PLAIN == GPU_PLAIN_F32)
+            return fmath_float_of_bits(words[2 * m + e]);
+        const uint16_t half = (uint16_t)(words[m] >> e * 16);
+        return PLAIN == GPU_PLAIN_F16 ? gpu_f16_to_f32(half) : gpu_bf16_to_f32(half);
+    }
+};
+
+/* Adds up 16 lanes of which each of eight threads has two, for all of them. The warp meets. */
+GPU_FN float gpu_sum_pairs(struct gpu_two lanes)
 {
-    GPU_UNROLL_BY(8)
-    for (uint32_t i = gpu_thread(); i < n * (GPU_PLAIN_COLUMNS / 4); i += GPU_MATMUL_THREADS) {
-        const uint32_t r = i / (GPU_PLAIN_COLUMNS / 4), c = i % (GPU_PLAIN_COLUMNS / 4) * 4;
-        if (c < width)
-            gpu_put_four(w.format.plain,
-                         w.parts[0] + ((uint64_t)(row + r) * w.n_cols + from + c) *
-                                          (w.format.bits / 8),
-                         to + r * GPU_PLAIN_STRIDE(GPU_PLAIN_COLUMNS) + c);
+    GPU_UNROLL
+    for (unsigned mask = GPU_PAIR_THREADS / 2; mask > 0; mask /= 2)
+        GPU_UNROLL
+        for (unsigned e = 0; e < 2; e++)
+            lanes.x[e] += gpu_shuffle_xor(lanes.x[e], mask);
+    return lanes.x[0] + lanes.x[1];
+}
+
+/* Adds the products of steps [first, first + N), of which all are there or the first `n`. */
+template <uint32_t N, bool ALL, gpu_plain PLAIN>
+GPU_FN void gpu_add_pairs(const struct gpu_pairs<PLAIN> &pairs, gpu_shared<float> x, uint32_t first,
+                          uint32_t n, struct gpu_two &lanes)
+{
+    GPU_UNROLL
+    for (uint32_t m = first; m < first + N; m++) {
+        if (!ALL && m >= n)
+            break;
+        const struct gpu_two two =
+            gpu_take_two(x, m * GPU_LANES + gpu_lane() % GPU_PAIR_THREADS * 2);
+        GPU_UNROLL
+        for (uint32_t e = 0; e < 2; e++)
+            lanes.x[e] = fmaf(pairs.value(m, e), two.x[e], lanes.x[e]);
     }
 }
 
-/* A half warp has a row. */
-GPU_KERNEL void gpu_matmul_plain_one(const struct gpu_matmul_plain_one_args a)
+/* Fetches columns of the input for all threads. */
+GPU_FN void gpu_fetch_input(const float *in, uint32_t width, gpu_shared<float> x)
 {
-    GPU_SHARED(float, rows, GPU_PLAIN_ROWS * GPU_PLAIN_STRIDE(GPU_PLAIN_COLUMNS));
-    GPU_SHARED(float, x, GPU_PLAIN_COLUMNS);
-    struct gpu_work work = gpu_find_tile(a.list, GPU_MATMUL_PLAIN_ONE);
+    constexpr uint32_t n = GPU_PAIR_WORDS * GPU_LANES / (GPU_PLAIN_ONE_THREADS * 4);
+    struct gpu_quad quads[n];
+    GPU_UNROLL
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t i = (k * GPU_PLAIN_ONE_THREADS + gpu_thread()) * 4;
+        quads[k] = gpu_load_quad_now(in + (i < width ? i : 0));
+    }
+    GPU_UNROLL
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t i = (k * GPU_PLAIN_ONE_THREADS + gpu_thread()) * 4;
+        if (i < width)
+            gpu_put_quad(x, i, quads[k]);
+    }
+}
+
+template <gpu_plain PLAIN>
+GPU_FN void gpu_plain_rows(struct gpu_work &work, gpu_shared<float> x)
+{
     struct gpu_product &p = work.p;
     const struct gpu_tile &tile = work.tile;
-    const uint32_t n = p.w.n_cols, n_rows = tile.end - tile.first;
-    const uint32_t row = gpu_thread() / GPU_LANES, j = gpu_thread() % GPU_LANES;
-    const bool is_known = p.bases == NULL, is_there = row < n_rows;
-    float lane = 0;
+    const uint32_t n_cols = p.w.n_cols, own = tile.first + gpu_thread() / GPU_PAIR_THREADS;
+    const uint32_t row = own < tile.end ? own : tile.first;
+    const bool is_known = p.bases == NULL;
+    struct gpu_pairs<PLAIN> pairs;
+    struct gpu_two lanes = {};
     if (is_known)
-        gpu_fetch_rows(p.w, tile.first, n_rows, 0, n, rows);
+        pairs.read(p.w, row, 0, n_cols);
     gpu_wait();
     gpu_find_expert(work);
-    const float *in = p.in.x + gpu_input_row(p, tile.t) * n;
-    for (uint32_t from = 0; from < n; from += GPU_PLAIN_COLUMNS) {
-        const uint32_t left = n - from;
-        const uint32_t width = left < GPU_PLAIN_COLUMNS ? left : GPU_PLAIN_COLUMNS;
-        GPU_UNROLL_BY(8)
-        for (uint32_t i = gpu_thread(); i < GPU_PLAIN_COLUMNS; i += GPU_MATMUL_THREADS)
-            if (i < width)
-                x[i] = in[from + i];
+    const float *in = p.in.x + gpu_input_row(p, tile.t) * n_cols;
+    for (uint32_t from = 0; from < n_cols; from += gpu_pairs<PLAIN>::n_cols) {
+        const uint32_t left = n_cols - from;
+        const uint32_t width = left < gpu_pairs<PLAIN>::n_cols ? left : gpu_pairs<PLAIN>::n_cols;
+        gpu_fetch_input(in + from, width, x);
         if (from > 0 || !is_known)
-            gpu_fetch_rows(p.w, tile.first, n_rows, from, width, rows);
+            pairs.read(p.w, row, from, width);
         gpu_barrier();
-        const gpu_shared<float> mine =
-            rows + (is_there ? row : 0) * GPU_PLAIN_STRIDE(GPU_PLAIN_COLUMNS);
-        GPU_UNROLL_BY(16)
-        for (uint32_t i = j; is_there && i < width; i += GPU_LANES)
-            lane = fmaf(mine[i], x[i], lane);
+        const uint32_t n = width / GPU_LANES;
+        GPU_UNROLL
+        for (uint32_t m = 0; m < gpu_pairs<PLAIN>::n; m += GPU_PAIR_STEPS) {
+            if (m + GPU_PAIR_STEPS <= n)
+                gpu_add_pairs<GPU_PAIR_STEPS, true, PLAIN>(pairs, x, m, n, lanes);
+            else if (m < n)
+                gpu_add_pairs<GPU_PAIR_STEPS, false, PLAIN>(pairs, x, m, n, lanes);
+        }
         gpu_barrier();
     }
-    if (gpu_warp() * GPU_WARP >= GPU_PLAIN_ROWS * GPU_LANES)
-        return;
-    const float sum = gpu_sum_half_warp(lane);
-    if (j == 0 && is_there)
-        gpu_write(p, tile.t, tile.first + row, sum);
+    const float sum = gpu_sum_pairs(lanes);
+    if (gpu_lane() % GPU_PAIR_THREADS == 0 && own < tile.end)
+        gpu_write(p, tile.t, own, sum);
+}
+
+GPU_KERNEL_FOR(GPU_PLAIN_ONE_THREADS, 1)
+void gpu_matmul_plain_one(const struct gpu_matmul_plain_one_args a)
+{
+    GPU_SHARED(float, x, GPU_PAIR_WORDS * GPU_LANES);
+    struct gpu_work work = gpu_find_tile(a.list, GPU_MATMUL_PLAIN_ONE);
+    switch (work.p.w.format.plain) {
+    case GPU_PLAIN_F32: gpu_plain_rows<GPU_PLAIN_F32>(work, x); break;
+    case GPU_PLAIN_F16: gpu_plain_rows<GPU_PLAIN_F16>(work, x); break;
+    default: gpu_plain_rows<GPU_PLAIN_BF16>(work, x); break;
+    }
 }
 
 #endif

@@ -25,7 +25,7 @@ GPU_FN void gpu_load_unit(const float *x, size_t at, uint32_t n, float to[GPU_UN
     if (QUADS) {
         struct gpu_quad quad = {};
         if (x != NULL && first < n)
-            quad = gpu_load_quad(x + at + first);
+            quad = gpu_load_quad_now(x + at + first);
         GPU_UNROLL
         for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++)
             to[j] = quad.x[j];
@@ -41,6 +41,24 @@ GPU_FN void gpu_load_unit(const float *x, size_t at, uint32_t n, float to[GPU_UN
     GPU_UNROLL
     for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++)
         to[j] = x != NULL && first + j < n ? x[at + first + j] : 0;
+}
+
+/* The same of rows that are there. Nothing decides whether it loads, so loads of several rows are on
+ * their way together; what lies behind the first n columns is any value. */
+template <bool QUADS>
+GPU_FN void gpu_load_there(const float *x, size_t at, uint32_t n, float to[GPU_UNIT_VALUES])
+{
+    const uint32_t first = gpu_unit_column(0);
+    if (QUADS) {
+        const struct gpu_quad quad = gpu_load_quad_now(x + at + (first < n ? first : 0));
+        GPU_UNROLL
+        for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++)
+            to[j] = quad.x[j];
+        return;
+    }
+    GPU_UNROLL
+    for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++)
+        to[j] = x[at + (first + j < n ? first + j : 0)];
 }
 
 GPU_FN void gpu_store_unit(const float x[GPU_UNIT_VALUES], size_t at, uint32_t n, float *to)
@@ -128,9 +146,9 @@ GPU_FN void gpu_chain_parts(const struct gpu_row_chain_args &a, uint32_t first, 
         float part[GPU_PARTS_TOGETHER][GPU_UNIT_VALUES], weight[GPU_PARTS_TOGETHER];
         GPU_UNROLL
         for (uint32_t e = 0; e < GPU_PARTS_TOGETHER; e++) {
-            weight[e] = from + e < a.k ? weights[from + e] : 0;
-            gpu_load_unit<QUADS>(from + e < a.k ? parts : NULL, (size_t)(from + e) * a.dim, n,
-                                 part[e]);
+            const uint32_t i = from + e < a.k ? from + e : a.k - 1;
+            weight[e] = gpu_load_float_now(weights + i);
+            gpu_load_there<QUADS>(parts, (size_t)i * a.dim, n, part[e]);
         }
         GPU_UNROLL
         for (uint32_t e = 0; e < GPU_PARTS_TOGETHER; e++)

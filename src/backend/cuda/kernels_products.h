@@ -59,7 +59,7 @@ enum gpu_matmul_kind {
     GPU_MATMUL_MANY, /* codes, more of them */
     GPU_MATMUL_PLAIN,
     GPU_MATMUL_PLAIN_MANY,
-    GPU_MATMUL_ONE,       /* codes of four bits, side by side, one input */
+    GPU_MATMUL_ONE,       /* affine codes and those of four bits, one input */
     GPU_MATMUL_PLAIN_ONE, /* floats and halves, one input */
     GPU_MATMUL_PLAIN_TILES, /* the same, more than GPU_FEW_INPUTS */
     GPU_N_MATMULS
@@ -105,18 +105,21 @@ struct gpu_tile_size {
 #define GPU_MANY_WARPS 8u
 #define GPU_PLAIN_ROWS 4u
 #define GPU_PLAIN_COLUMNS 2048u /* at a time */
+#define GPU_PLAIN_ONE_ROWS 8u
+#define GPU_PLAIN_ONE_THREADS (8 * GPU_PLAIN_ONE_ROWS)
 #define GPU_ONE_WARPS 8u
-#define GPU_ONE_SLICE 64u /* columns of a thread */
-#define GPU_ONE_COLUMNS (8 * GPU_ONE_SLICE) /* of a warp */
-#define GPU_ONE_HIDDEN (GPU_ONE_WARPS * GPU_ONE_COLUMNS)
+#define GPU_ONE_SLICE 64u       /* columns of a thread */
+#define GPU_ONE_BYTES_SLICE 32u /* the same with codes of eight bits */
+#define GPU_ONE_HIDDEN 4096u
 #define GPU_PLAIN_TILES 32u     /* rows and inputs of a block */
 #define GPU_PLAIN_MANY 16u      /* rows and inputs of a block */
 
-/* Warps of gpu_matmul_one that share sixteen rows. */
-SHARED_HOST_FN uint32_t gpu_one_split(uint32_t n_cols)
+/* Warps of gpu_matmul_one that share sixteen rows. A warp has eight slices of each. */
+SHARED_HOST_FN uint32_t gpu_one_split(const struct gpu_weight *w)
 {
+    const uint32_t slice = w->format.bits == 8 ? GPU_ONE_BYTES_SLICE : GPU_ONE_SLICE;
     uint32_t split = 1;
-    while (split < GPU_ONE_WARPS && split * GPU_ONE_COLUMNS < n_cols)
+    while (split < GPU_ONE_WARPS && split * 8 * slice < w->n_cols)
         split *= 2;
     return split;
 }
@@ -138,10 +141,13 @@ SHARED_HOST_FN uint32_t gpu_few_split(const struct gpu_weight *w)
     return split;
 }
 
-/* Whether gpu_matmul_one reads the weight: sixteen bytes at a time, of 64 columns. */
+/* Whether gpu_matmul_one reads the weight: sixteen bytes at a time where rows lie side by side, and
+ * otherwise a few rows with biases. */
 SHARED_HOST_FN bool gpu_suits_one(const struct gpu_weight *w)
 {
-    return w->is_interleaved && w->format.bits == 4 && w->n_cols % GPU_ONE_SLICE == 0 &&
+    if (!w->is_interleaved)
+        return w->format.codes == QUANT_CODES_AFFINE && w->format.has_bias && w->n_rows < 16;
+    return (w->format.bits == 4 || w->format.bits == 8) && w->n_cols % GPU_ONE_SLICE == 0 &&
            (uintptr_t)w->parts[0] % 16 == 0;
 }
 
@@ -185,14 +191,15 @@ SHARED_HOST_FN struct gpu_tile_size gpu_tile_size_of(const struct gpu_product *p
         size.inputs = few;
         break;
     case GPU_MATMUL_ONE:
-        size.rows = 16 * GPU_ONE_WARPS / gpu_one_split(p->w.n_cols);
+        size.rows = p->w.is_interleaved ? 16 * GPU_ONE_WARPS / gpu_one_split(&p->w)
+                                        : GPU_ONE_WARPS;
         size.inputs = 1;
         break;
     case GPU_MATMUL_PLAIN_TILES:
         size.rows = size.inputs = GPU_PLAIN_TILES;
         break;
     case GPU_MATMUL_PLAIN_ONE:
-        size.rows = GPU_PLAIN_ROWS;
+        size.rows = GPU_PLAIN_ONE_ROWS;
         size.inputs = 1;
         break;
     default: break;
@@ -214,7 +221,8 @@ struct gpu_products {
     uint32_t n;
 };
 
-/* Grid: blocks of all products of the kind, 1, GPU_MATMUL_THREADS. */
+/* Grid: blocks of all products of the kind, 1, GPU_MATMUL_THREADS; of gpu_matmul_plain_one
+ * GPU_PLAIN_ONE_THREADS. */
 struct gpu_matmul_few_args {
     struct gpu_products list;
 };

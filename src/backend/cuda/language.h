@@ -158,6 +158,30 @@ GPU_FN void gpu_store_quad(float *at, struct gpu_quad quad) { *(struct gpu_quad 
 GPU_FN struct gpu_quad gpu_take_quad(const float *x, size_t i) { return gpu_load_quad(x + i); }
 GPU_FN void gpu_put_quad(float *x, size_t i, struct gpu_quad quad) { gpu_store_quad(x + i, quad); }
 
+/* Loads of global memory that stay where they are written. The compiler likes to put a load off until
+ * its value is used; loads in a row are then not on their way together. */
+GPU_FN struct gpu_four gpu_load_four_now(const void *at)
+{
+    struct gpu_four four;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(four.words[0]), "=r"(four.words[1]), "=r"(four.words[2]),
+                   "=r"(four.words[3])
+                 : "l"(__cvta_generic_to_global(at)));
+    return four;
+}
+GPU_FN uint32_t gpu_load_word_now(const void *at)
+{
+    uint32_t word;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(word) : "l"(__cvta_generic_to_global(at)));
+    return word;
+}
+
+/* Two floats at a multiple of 8 bytes in shared memory. */
+struct alignas(8) gpu_two {
+    float x[2];
+};
+GPU_FN struct gpu_two gpu_take_two(const float *x, size_t i) { return *(const gpu_two *)(x + i); }
+
 GPU_FN float gpu_f16_to_f32(uint16_t h) { return __half2float(__ushort_as_half(h)); }
 GPU_FN uint16_t gpu_f32_to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
 
@@ -167,6 +191,15 @@ GPU_FN uint32_t gpu_min_of_warp(uint32_t x) { return __reduce_min_sync(0xfffffff
 
 /* Raises what lies there to x, whatever other threads do with it meanwhile. */
 GPU_FN void gpu_raise(uint32_t *at, uint32_t x) { atomicMax(at, x); }
+
+/* Counts up, behind all that this thread has done and has seen done; returns what it was. */
+GPU_FN uint32_t gpu_count_up(uint32_t *at)
+{
+    __threadfence();
+    const uint32_t before = atomicAdd(at, 1);
+    __threadfence();
+    return before;
+}
 
 #else
 
@@ -180,6 +213,17 @@ GPU_FN void gpu_raise(uint32_t *at, uint32_t x) { atomicMax(at, x); }
 #include "backend/cuda/emulator.h"
 
 #endif
+
+GPU_FN struct gpu_quad gpu_load_quad_now(const float *at)
+{
+    const struct gpu_four four = gpu_load_four_now(at);
+    return {{fmath_float_of_bits(four.words[0]), fmath_float_of_bits(four.words[1]),
+             fmath_float_of_bits(four.words[2]), fmath_float_of_bits(four.words[3])}};
+}
+GPU_FN float gpu_load_float_now(const float *at)
+{
+    return fmath_float_of_bits(gpu_load_word_now(at));
+}
 
 #define CODES_F16(half) gpu_f16_to_f32(half)
 
