@@ -256,10 +256,10 @@ static void measure_delta()
     measure("delta_token, rounded (1 row only)", [](uint32_t n) {
         std::vector<gpu_delta_token_args> args;
         for (const gpu_delta_net &d : take_nets(1))
-            args.push_back({d, take_rounding(4096)});
+            args.push_back({d, (uint32_t *)take(16), take_rounding(4096)});
         return [=](int copy, cudaStream_t s) {
             if (n == 1)
-                gpu_delta_token<<<16, 4 * GPU_TOKEN_DIM, 0, s>>>(args[copy]);
+                gpu_delta_token<<<32, 4 * GPU_TOKEN_DIM, 0, s>>>(args[copy]);
         };
     });
     measure("conv_silu", [](uint32_t n) {

@@ -32,11 +32,11 @@
 #include "backend/cuda/k_readers.h"
 #include "backend/cuda/k_plain.h"
 #include "backend/cuda/k_row_chain.h"
+#include "backend/cuda/k_route.h"
 #include "backend/cuda/k_one.h"
 #include "backend/cuda/k_kv.h"
 #include "backend/cuda/k_attention.h"
 #include "backend/cuda/k_delta.h"
-#include "backend/cuda/k_route.h"
 
 #define N_LAYERS 24
 #define N_EXPERTS 512u
@@ -322,7 +322,8 @@ static void add_delta(const struct token &t)
     in.add(make(affine(32, WIDTH)), input_of(t.normed), (float *)a.d.net.b);
     in.add(make(affine(32, WIDTH)), input_of(t.normed), (float *)a.d.net.a);
     in.launch("mixer in");
-    add("delta_token", gpu_delta_token, 16, 1, 4 * GPU_TOKEN_DIM, a);
+    a.n_read = (uint32_t *)send(std::vector<uint32_t>(16));
+    add("delta_token", gpu_delta_token, 32, 1, 4 * GPU_TOKEN_DIM, a);
 }
 
 static void add_attention(const struct token &t, uint32_t position)

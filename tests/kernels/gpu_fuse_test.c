@@ -349,9 +349,12 @@ static void run_reference(const struct net *net)
     memcpy(arena, before, sizeof arena);
 }
 
+static uint32_t counters[MAX_SEGMENTS * 2]; /* 0 between launches */
+
 static void add_token(struct list *l, const struct net *net)
 {
-    ADD(l, delta_token, net->d.net.n_key_heads, net->d.net.n_segments, 4 * DIM, {.d = net->d});
+    ADD(l, delta_token, net->n_heads, net->d.net.n_segments, 4 * DIM,
+        {.d = net->d, .n_read = counters});
 }
 
 static void test_delta_token(void **state)
@@ -365,6 +368,8 @@ static void test_delta_token(void **state)
         add_token(&l, &net);
         run(&l);
         compare_except(net.d.net.mixed, (size_t)net.d.n_rows * net.d.channels);
+        for (unsigned i = 0; i < sizeof counters / sizeof *counters; i++)
+            assert_int_equal(counters[i], 0);
     }
 }
 

@@ -100,7 +100,9 @@ static void matmul(const struct kernel_matmul *m)
     switch (gpu_kind_of(&product)) {
     case GPU_MATMUL_FEW: LAUNCH(matmul_few, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
     case GPU_MATMUL_MANY: LAUNCH(matmul_many, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
-    case GPU_MATMUL_ONE: LAUNCH(matmul_one, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
+    case GPU_MATMUL_ONE:
+        LAUNCH(matmul_one, n_blocks, 1, GPU_MATMUL_THREADS, {.list = list});
+        break;
     case GPU_MATMUL_PLAIN_ONE:
         LAUNCH(matmul_plain_one, n_blocks, 1, GPU_PLAIN_ONE_THREADS, {list});
         break;

@@ -182,12 +182,14 @@ static void launch(const struct product *p, enum gpu_matmul_kind kind)
     assert_int_equal(gpu_kind_of(products), kind);
     products[1] = products[0]; /* the same once more, behind it */
     products[1].first_block[kind] = n_blocks;
+    const bool is_one = kind == GPU_MATMUL_ONE;
     const uint32_t n_threads =
         kind == GPU_MATMUL_PLAIN_ONE ? GPU_PLAIN_ONE_THREADS : GPU_MATMUL_THREADS;
+    const struct gpu_matmul_one_args args = {.list = {products, 2}}; /* others have the list */
     struct gpu_command command = {.launch = {.kernel = kernels[kind], .n_blocks_x = 2 * n_blocks,
                                              .n_blocks_y = 1, .n_threads = n_threads},
-                                  .args_bytes = sizeof(struct gpu_matmul_one_args)};
-    memcpy(command.args, &(struct gpu_matmul_one_args){{products, 2}}, command.args_bytes);
+                                  .args_bytes = is_one ? sizeof args : sizeof args.list};
+    memcpy(command.args, &args, command.args_bytes);
     gpu->ops->submit(gpu, &(struct gpu_batch){.commands = &command, .n = 1});
 }
 

@@ -29,6 +29,9 @@ struct cuda_quantized {
     int32_t *sum;
 };
 
+/* Of blocks that share something. */
+#define CUDA_COUNTERS 16384
+
 struct backend_cuda {
     struct backend base;
     struct cuda_memory memory;
@@ -44,6 +47,7 @@ struct backend_cuda {
     float *partial;               /* of attention */
     size_t partial_floats;
     char *lists; /* the queue's */
+    uint32_t *counters; /* [CUDA_COUNTERS]: 0 between two launches */
 };
 
 static inline struct backend_cuda *cuda_of(struct backend *be)

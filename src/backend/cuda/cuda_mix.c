@@ -139,9 +139,9 @@ void cuda_delta_net(struct backend *be, const struct backend_delta_net *args)
     d.net.segments = cuda_queue_put(&cuda->queue, args->segments,
                                     args->n_segments * sizeof *args->segments);
     assert(args->key_dim <= GPU_MAX_KEY_DIM);
-    if (is_token(args))
-        CUDA_LAUNCH(cuda, delta_token, args->n_key_heads, args->n_segments, 4 * GPU_TOKEN_DIM,
-                    {.d = d});
+    if (is_token(args) && args->n_segments * args->n_key_heads <= CUDA_COUNTERS)
+        CUDA_LAUNCH(cuda, delta_token, args->n_value_heads, args->n_segments, 4 * GPU_TOKEN_DIM,
+                    {.d = d, .n_read = cuda->counters});
     else
         run_delta_rows(cuda, &d, max_rows);
 }

@@ -81,7 +81,18 @@ static void add_product(struct product_list *list, struct gpu_product product)
     list->products[list->n++] = product;
 }
 
-static void launch_list(struct backend_cuda *cuda, const struct product_list *list)
+/* The first block of a product with experts that the GPU finds. */
+static uint32_t first_routed(const struct product_list *list)
+{
+    uint32_t i = 0;
+    while (i < list->n && list->products[i].bases == NULL)
+        i++;
+    return i < list->n ? list->products[i].first_block[GPU_MATMUL_ONE] : 0;
+}
+
+/* With a route, all products of experts are those of gpu_matmul_one. */
+static void launch_list(struct backend_cuda *cuda, const struct product_list *list,
+                        const struct gpu_route_args *route)
 {
     const struct gpu_products all = {list->device, list->n};
     const uint32_t *n = list->n_blocks;
@@ -90,7 +101,9 @@ static void launch_list(struct backend_cuda *cuda, const struct product_list *li
     if (n[GPU_MATMUL_MANY] > 0)
         CUDA_LAUNCH(cuda, matmul_many, n[GPU_MATMUL_MANY], 1, GPU_MATMUL_THREADS, {all});
     if (n[GPU_MATMUL_ONE] > 0)
-        CUDA_LAUNCH(cuda, matmul_one, n[GPU_MATMUL_ONE], 1, GPU_MATMUL_THREADS, {all});
+        CUDA_LAUNCH(cuda, matmul_one, n[GPU_MATMUL_ONE], 1, GPU_MATMUL_THREADS,
+                    {.list = all, .has_route = route != NULL, .first_routed = first_routed(list),
+                     .route = route != NULL ? *route : (struct gpu_route_args){.ids = NULL}});
     if (n[GPU_MATMUL_PLAIN_ONE] > 0)
         CUDA_LAUNCH(cuda, matmul_plain_one, n[GPU_MATMUL_PLAIN_ONE], 1, GPU_PLAIN_ONE_THREADS,
                     {all});
@@ -115,7 +128,7 @@ void cuda_matmul(struct backend *be, const struct backend_product *products, siz
                                                 .in = input_for(cuda, products[i].w),
                                                 .n = (uint32_t)cuda->n, .y = products[i].y,
                                                 .bias = products[i].bias});
-    launch_list(cuda, &list);
+    launch_list(cuda, &list, NULL);
 }
 
 /* ---- single heads ---------------------------------------------------------------------------- */
@@ -152,7 +165,7 @@ static void multiply_heads(struct backend_cuda *cuda, const struct backend_head_
                                                 .in = head_input(&all, &args->w[h], h), .n = n,
                                                 .pick = device, .y = y + h * args->y_stride,
                                                 .y_stride = args->n_heads * args->y_stride});
-    launch_list(cuda, &list);
+    launch_list(cuda, &list, NULL);
 }
 
 /* As many tokens at a time as the rounded input has room for. */
@@ -303,9 +316,35 @@ static void add_run(struct backend_cuda *cuda, const struct ffn_call *call, cons
     }
 }
 
+/* Whether gpu_matmul_one computes the first products of the experts that the GPU finds. */
+static bool suits_choice(const struct backend_ffn *expert)
+{
+    const struct gpu_weight gate = gpu_weight_of(&expert->gate), up = gpu_weight_of(&expert->up);
+    return gate.is_interleaved && gpu_suits_one(&gate) && up.is_interleaved && gpu_suits_one(&up);
+}
+
+/* Takes the choice of a token's experts back if it is the last that was queued: then the experts'
+ * first products make it. Returns whether it did. */
+static bool take_choice(struct backend_cuda *cuda, const struct ffn_call *call,
+                        struct gpu_route_args *route)
+{
+    const struct gpu_command *last = cuda_queue_last(&cuda->queue);
+    if (call->routed == NULL || cuda->n != 1 || last == NULL ||
+        last->launch.kernel != GPU_KERNEL_route ||
+        !suits_choice(&call->blocks[call->n_blocks - 1]))
+        return false;
+    memcpy(route, last->args, sizeof *route);
+    if (last->launch.n_blocks_x != 1 || route->ids != call->routed->ids || !gpu_has_few(route))
+        return false;
+    cuda_queue_take_back(&cuda->queue);
+    return true;
+}
+
 static void run_call(struct backend_cuda *cuda, const struct ffn_call *call)
 {
     const size_t n_blocks = call->n_blocks;
+    struct gpu_route_args route = {.ids = NULL};
+    const bool has_route = take_choice(cuda, call, &route);
     cuda_queue_begin(&cuda->queue);
     struct product_list gates = new_list(cuda, 2 * n_blocks), downs = new_list(cuda, n_blocks);
     struct run run;
@@ -313,12 +352,12 @@ static void run_call(struct backend_cuda *cuda, const struct ffn_call *call)
         run = run_at(call->blocks, n_blocks, i, at);
         add_run(cuda, call, &run, &gates, &downs);
     }
-    launch_list(cuda, &gates);
+    launch_list(cuda, &gates, has_route ? &route : NULL);
     for (size_t i = 0, at = 0; i < n_blocks; i += run.n_blocks, at = behind_run(&run)) {
         run = run_at(call->blocks, n_blocks, i, at);
         activate(cuda, call, &run);
     }
-    launch_list(cuda, &downs);
+    launch_list(cuda, &downs, NULL);
 }
 
 void cuda_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks)

@@ -101,6 +101,17 @@ void cuda_queue_add(struct cuda_queue *q, const struct gpu_launch *launch, const
     memcpy(command->args, args, args_bytes);
 }
 
+struct gpu_command *cuda_queue_last(struct cuda_queue *q)
+{
+    return q->n > 0 ? &q->commands[q->n - 1] : NULL;
+}
+
+void cuda_queue_take_back(struct cuda_queue *q)
+{
+    assert(q->n > 0);
+    q->n--;
+}
+
 void cuda_queue_submit(struct cuda_queue *q)
 {
     submit_commands(q);

@@ -56,37 +56,42 @@ struct gpu_conv_taps {
     float past[GPU_TOKEN_KERNEL], w[GPU_TOKEN_KERNEL];
 };
 
-GPU_FN struct gpu_conv_taps gpu_read_taps(const struct gpu_delta_net &d,
-                                          const struct backend_segment *segment, uint32_t c)
+/* Taps that are not there have the first one's place. */
+GPU_FN struct gpu_conv_taps gpu_read_taps(const struct gpu_delta_net &d, const float *history,
+                                          uint32_t c)
 {
     const uint32_t n_past = d.net.kernel - 1;
-    const float *history = (const float *)segment->state[DELTA_NET_CONV] + c;
     struct gpu_conv_taps taps;
     GPU_UNROLL
     for (uint32_t s = 0; s < GPU_TOKEN_KERNEL; s++) {
-        const size_t at = (size_t)s * d.channels;
-        taps.past[s] = s < n_past ? history[at] : 0;
-        taps.w[s] = s <= n_past ? d.net.conv_weight[at + c] : 0;
+        const size_t at = s <= n_past ? (size_t)s * d.channels : 0;
+        taps.past[s] = n_past > 0 ? gpu_load_float_now(history + (s < n_past ? at : 0) + c) : 0;
+        taps.w[s] = gpu_load_float_now(d.net.conv_weight + at + c);
     }
     return taps;
 }
 
 /* The same as conv_silu for a segment's only row. */
-GPU_FN float gpu_conv_token(const struct gpu_delta_net &d, const struct backend_segment *segment,
-                            uint32_t c, const struct gpu_conv_taps &taps)
+GPU_FN float gpu_conv_token(const struct gpu_delta_net &d, const struct gpu_conv_taps &taps,
+                            float newest)
 {
     const uint32_t n_past = d.net.kernel - 1;
-    float *history = (float *)segment->state[DELTA_NET_CONV] + c;
-    const float newest = d.net.qkv[(size_t)segment->first_row * d.channels + c];
     float acc = 0;
     GPU_UNROLL
     for (uint32_t s = 0; s < GPU_TOKEN_KERNEL; s++)
         acc = s <= n_past ? fmaf(taps.w[s], s < n_past ? taps.past[s] : newest, acc) : acc;
+    return fmath_silu(acc);
+}
+
+/* The history of the next row. */
+GPU_FN void gpu_remember_token(const struct gpu_delta_net &d, float *history, uint32_t c,
+                               const struct gpu_conv_taps &taps, float newest)
+{
+    const uint32_t n_past = d.net.kernel - 1;
     GPU_UNROLL
     for (uint32_t s = 0; s + 1 < GPU_TOKEN_KERNEL; s++)
         if (s < n_past)
-            history[(size_t)s * d.channels] = s + 1 < n_past ? taps.past[s + 1] : newest;
-    return fmath_silu(acc);
+            history[(size_t)s * d.channels + c] = s + 1 < n_past ? taps.past[s + 1] : newest;
 }
 
 /* ---- heads ----------------------------------------------------------------------------------- */
@@ -105,14 +110,6 @@ GPU_FN uint32_t gpu_key_head_of(const struct backend_delta_net &net, uint32_t he
 {
     return net.has_tiled_value_heads ? head % net.n_key_heads
                                      : head / (net.n_value_heads / net.n_key_heads);
-}
-
-/* The value head r of a key head. */
-GPU_FN uint32_t gpu_value_head_of(const struct backend_delta_net &net, uint32_t key_head,
-                                  uint32_t r)
-{
-    return net.has_tiled_value_heads ? key_head + net.n_key_heads * r
-                                     : key_head * (net.n_value_heads / net.n_key_heads) + r;
 }
 
 GPU_FN float *gpu_delta_state(const struct backend_delta_net &net,
@@ -423,143 +420,146 @@ GPU_KERNEL void gpu_delta_close(const struct gpu_delta_close_args a)
 
 /* ---- one token, all in one ------------------------------------------------------------------- */
 
-/* Value heads of a key head at a time: their states are on the way together. */
-#define GPU_TOKEN_HEADS 2u
+/* Parts of a block's threads: channels of the query, the key and the values; and the gate. */
+enum gpu_token_part { GPU_TOKEN_QUERY, GPU_TOKEN_KEY, GPU_TOKEN_VALUE, GPU_TOKEN_GATE };
 
 struct gpu_token_shared {
-    gpu_shared<float> mixed;   /* query, key, values of GPU_TOKEN_HEADS heads */
-    gpu_shared<float> q, k;    /* [GPU_TOKEN_DIM] */
+    gpu_shared<float> mixed;   /* [3, GPU_TOKEN_DIM]: query, key, values */
+    gpu_shared<float> gate;    /* [GPU_TOKEN_DIM] */
     gpu_shared<float> norm;    /* [GPU_TOKEN_DIM] */
-    gpu_shared<float> gate;    /* [GPU_TOKEN_HEADS, GPU_TOKEN_DIM] */
-    gpu_shared<float> result;  /* [GPU_TOKEN_HEADS, GPU_TOKEN_DIM] */
-    gpu_shared<float> factors; /* [GPU_TOKEN_HEADS, 2] */
+    gpu_shared<float> result;  /* [GPU_TOKEN_DIM] */
+    gpu_shared<float> factors; /* [2]: alpha, beta */
 };
 
-/* What a thread does of heads first to first + n - 1 of the block's key head: its channel of the
- * query, the key or a head's values; query and key only once. */
-struct gpu_token_task {
-    uint32_t part, i;    /* 0: query, 1: key, from 2 on: values; and the dimension */
-    uint32_t value_head; /* of the values */
-    uint32_t channel;
-    bool has_channel;
-};
+/* A thread of the gate computes alpha, one of another warp beta. */
+#define GPU_TOKEN_ALPHA 0u
+#define GPU_TOKEN_BETA 32u
 
-GPU_FN struct gpu_token_task gpu_token_task_of(const struct gpu_delta_net &d, uint32_t first,
-                                               uint32_t n)
+GPU_FN void gpu_token_factors(const struct backend_delta_net &net, size_t row, uint32_t head,
+                              uint32_t i, const gpu_token_shared &s)
 {
-    const uint32_t part = gpu_thread() / GPU_TOKEN_DIM, i = gpu_thread() % GPU_TOKEN_DIM;
-    const uint32_t key_head = gpu_block_x(), key_width = d.net.n_key_heads * GPU_TOKEN_DIM;
-    const uint32_t value_head =
-        gpu_value_head_of(d.net, key_head, first + (part >= 2 && part - 2 < n ? part - 2 : 0));
-    return {part, i, value_head,
-            (part < 2 ? part : 2) * key_width + (part < 2 ? key_head : value_head) * GPU_TOKEN_DIM +
-                i,
-            part < 2 ? first == 0 : part - 2 < n};
+    if (i == GPU_TOKEN_ALPHA)
+        s.factors[0] = gpu_delta_alpha(net, row, head);
+    if (i == GPU_TOKEN_BETA)
+        s.factors[1] = gpu_delta_beta(net, row, head);
 }
 
-/* Convolves; gates and factors of the heads come along. */
-GPU_FN void gpu_token_fetch(const struct gpu_delta_net &d, const struct backend_segment *segment,
-                            uint32_t first, uint32_t n, const struct gpu_token_task &task,
-                            const struct gpu_conv_taps &taps, const gpu_token_shared &s)
+/* 1 / sqrt(sum of squares + 1e-6) of a query or key, for every thread. All teams call it. */
+GPU_FN float gpu_token_inverse(gpu_shared<float> x)
 {
-    const size_t row = segment->first_row;
-    const uint32_t i = task.i;
-    if (task.has_channel)
-        s.mixed[gpu_thread()] = gpu_conv_token(d, segment, task.channel, taps);
-    if (task.part >= 2 && task.has_channel)
-        s.gate[(task.part - 2) * GPU_TOKEN_DIM + i] = fmath_silu(
-            d.net.z[(row * d.net.n_value_heads + task.value_head) * GPU_TOKEN_DIM + i]);
-    if (task.part == 1 && i < n) {
-        const uint32_t h = gpu_value_head_of(d.net, gpu_block_x(), first + i);
-        s.factors[2 * i] = gpu_delta_alpha(d.net, row, h);
-        s.factors[2 * i + 1] = gpu_delta_beta(d.net, row, h);
+    struct gpu_quad lanes = {};
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_TEAM_QUADS; m++) {
+        const struct gpu_quad it = gpu_team_quad(x, m);
+        GPU_UNROLL
+        for (unsigned e = 0; e < 4; e++)
+            lanes.x[e] = fmaf(it.x[e], it.x[e], lanes.x[e]);
     }
+    return gpu_unit_scale(gpu_sum_team(lanes));
+}
+
+/* As gpu_delta_step_team, with a query and a key that are not scaled yet. */
+GPU_FN float gpu_token_step(struct gpu_team_row *row, const gpu_token_shared &s, float v)
+{
+    const gpu_shared<float> q = s.mixed, k = s.mixed + GPU_TOKEN_DIM;
+    const float query_scale = 1.0f / sqrtf((float)GPU_TOKEN_DIM);
+    const float of_query = gpu_token_inverse(q), of_key = gpu_token_inverse(k);
+    const float alpha = s.factors[0], beta = s.factors[1];
+    struct gpu_quad read = {}, result = {};
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_TEAM_QUADS; m++) {
+        const struct gpu_quad it = gpu_team_quad(k, m);
+        GPU_UNROLL
+        for (unsigned e = 0; e < 4; e++) {
+            row->quads[m].x[e] *= alpha;
+            read.x[e] = fmaf(row->quads[m].x[e], it.x[e] * of_key, read.x[e]);
+        }
+    }
+    const float delta = beta * (v - gpu_sum_team(read));
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_TEAM_QUADS; m++) {
+        const struct gpu_quad key = gpu_team_quad(k, m), query = gpu_team_quad(q, m);
+        GPU_UNROLL
+        for (unsigned e = 0; e < 4; e++) {
+            row->quads[m].x[e] = fmaf(key.x[e] * of_key, delta, row->quads[m].x[e]);
+            result.x[e] = fmaf(row->quads[m].x[e], query.x[e] * of_query * query_scale,
+                               result.x[e]);
+        }
+    }
+    return gpu_sum_team(result);
 }
 
 /* Norm, gate and rounding of a head; a warp does it. */
-GPU_FN void gpu_token_close(const struct gpu_delta_token_args &a, uint32_t h, size_t at,
+GPU_FN void gpu_token_close(const struct gpu_delta_token_args &a, size_t at,
                             const gpu_token_shared &s)
 {
-    const gpu_shared<float> result = s.result + h * GPU_TOKEN_DIM;
-    const float lane = gpu_add_squares(result, GPU_TOKEN_DIM, gpu_lane() & 15, 0);
+    const float lane = gpu_add_squares(s.result, GPU_TOKEN_DIM, gpu_lane() & 15, 0);
     const float scale = gpu_norm_scale(gpu_sum_half_warp(lane), GPU_TOKEN_DIM, a.d.net.eps);
     float x[GPU_UNIT_VALUES];
     GPU_UNROLL
     for (uint32_t e = 0; e < GPU_UNIT_VALUES; e++) {
         const uint32_t i = gpu_unit_column(e);
-        x[e] = result[i] * scale * s.norm[i] * s.gate[h * GPU_TOKEN_DIM + i];
+        x[e] = s.result[i] * scale * s.norm[i] * s.gate[i];
     }
     gpu_store_unit(x, at, GPU_UNIT, a.d.net.out);
     if (a.rounding.group > 0)
         gpu_round_unit(x, GPU_UNIT, at, a.rounding);
 }
 
-/* The row of this team in the state of value head r. */
-GPU_FN float *gpu_token_state(const struct backend_delta_net &net,
-                              const struct backend_segment *segment, uint32_t r)
+/* Value heads of a key head read the same history of its query and key. The last of their blocks to
+ * have read it moves it on. */
+GPU_KERNEL_FOR(4 * GPU_TOKEN_DIM, 2) void gpu_delta_token(const struct gpu_delta_token_args a)
 {
-    return gpu_delta_state(net, segment, gpu_value_head_of(net, gpu_block_x(), r)) +
-           (size_t)(gpu_thread() / GPU_TEAM) * GPU_TOKEN_DIM;
-}
-
-GPU_KERNEL_FOR(4 * GPU_TOKEN_DIM, 1) void gpu_delta_token(const struct gpu_delta_token_args a)
-{
-    GPU_SHARED(float, mixed, (2 + GPU_TOKEN_HEADS) * GPU_TOKEN_DIM);
-    GPU_SHARED(float, q, GPU_TOKEN_DIM);
-    GPU_SHARED(float, k, GPU_TOKEN_DIM);
+    GPU_SHARED(float, mixed, 3 * GPU_TOKEN_DIM);
+    GPU_SHARED(float, gate, GPU_TOKEN_DIM);
     GPU_SHARED(float, norm, GPU_TOKEN_DIM);
-    GPU_SHARED(float, gate, GPU_TOKEN_HEADS * GPU_TOKEN_DIM);
-    GPU_SHARED(float, result, GPU_TOKEN_HEADS * GPU_TOKEN_DIM);
-    GPU_SHARED(float, factors, GPU_TOKEN_HEADS * 2);
-    const gpu_token_shared s = {mixed, q, k, norm, gate, result, factors};
+    GPU_SHARED(float, result, GPU_TOKEN_DIM);
+    GPU_SHARED(float, factors, 2);
+    GPU_SHARED(uint32_t, n_before, 1);
+    const gpu_token_shared s = {mixed, gate, norm, result, factors};
     const struct backend_delta_net &net = a.d.net;
     const struct backend_segment *segment = &net.segments[gpu_block_y()];
-    const uint32_t ratio = net.n_value_heads / net.n_key_heads, d = gpu_thread() / GPU_TEAM;
-    const float query_scale = 1.0f / sqrtf((float)GPU_TOKEN_DIM);
-    for (uint32_t first = 0; first < ratio; first += GPU_TOKEN_HEADS) {
-        const uint32_t n = ratio - first < GPU_TOKEN_HEADS ? ratio - first : GPU_TOKEN_HEADS;
-        struct gpu_team_row rows[GPU_TOKEN_HEADS];
-        GPU_UNROLL
-        for (uint32_t h = 0; h < GPU_TOKEN_HEADS; h++)
-            rows[h] = gpu_load_team_row(gpu_token_state(net, segment, first + (h < n ? h : 0)));
-        const struct gpu_token_task task = gpu_token_task_of(a.d, first, n);
-        const struct gpu_conv_taps taps = gpu_read_taps(a.d, segment, task.channel);
-        if (first == 0) {
-            if (task.part == 0)
-                norm[task.i] = net.norm[task.i];
-            gpu_wait(); /* states and histories are those of the token before */
-        }
-        gpu_token_fetch(a.d, segment, first, n, task, taps, s);
-        gpu_barrier();
-        if (gpu_warp() == 0 && first == 0) {
-            struct gpu_team_row x;
-            const bool is_key = gpu_lane() >= GPU_TEAM;
-            GPU_UNROLL
-            for (unsigned m = 0; m < GPU_TEAM_QUADS; m++)
-                x.quads[m] = gpu_team_quad(mixed + (is_key ? GPU_TOKEN_DIM : 0), m);
-            gpu_unit_norm_team(x, is_key ? 1.0f : query_scale, gpu_lane() < 2 * GPU_TEAM,
-                               is_key ? k : q);
-        }
-        gpu_barrier();
-        GPU_UNROLL
-        for (uint32_t h = 0; h < GPU_TOKEN_HEADS; h++) {
-            if (h >= n)
-                break;
-            const float y = gpu_delta_step_team(&rows[h], q, k,
-                                                mixed[(2 + h) * GPU_TOKEN_DIM + d],
-                                                factors[2 * h], factors[2 * h + 1]);
-            gpu_store_team_row(rows[h], gpu_token_state(net, segment, first + h));
-            if (gpu_member() == 0)
-                result[h * GPU_TOKEN_DIM + d] = y;
-        }
-        gpu_barrier();
-        if (gpu_warp() < n)
-            gpu_token_close(a, gpu_warp(),
-                            ((size_t)segment->first_row * net.n_value_heads +
-                             gpu_value_head_of(net, gpu_block_x(), first + gpu_warp())) *
-                                GPU_TOKEN_DIM, s);
-        gpu_barrier();
+    const uint32_t head = gpu_block_x(), key_head = gpu_key_head_of(net, head);
+    const uint32_t ratio = net.n_value_heads / net.n_key_heads, column = gpu_thread() / GPU_TEAM;
+    const uint32_t part = gpu_thread() / GPU_TOKEN_DIM, i = gpu_thread() % GPU_TOKEN_DIM;
+    const uint32_t key_width = net.n_key_heads * GPU_TOKEN_DIM;
+    const bool has_channel = part != GPU_TOKEN_GATE;
+    const uint32_t channel = (has_channel ? part : 0) * key_width +
+                             (part == GPU_TOKEN_VALUE ? head : key_head) * GPU_TOKEN_DIM + i;
+    float *history = (float *)segment->state[DELTA_NET_CONV];
+    float *state = gpu_delta_state(net, segment, head) + (size_t)column * GPU_TOKEN_DIM;
+    const size_t row = segment->first_row, at = (row * net.n_value_heads + head) * GPU_TOKEN_DIM;
+    const float *own = has_channel ? net.qkv + row * a.d.channels + channel : net.z + at + i;
+    struct gpu_team_row team_row = gpu_load_team_row(state);
+    const struct gpu_conv_taps taps = gpu_read_taps(a.d, history, channel);
+    if (part == GPU_TOKEN_GATE)
+        norm[i] = net.norm[i];
+    gpu_wait(); /* states and histories are those of the token before */
+    const float newest = gpu_load_float_now(own);
+    if (has_channel) {
+        mixed[gpu_thread()] = gpu_conv_token(a.d, taps, newest);
+    } else {
+        gpu_token_factors(net, row, head, i, s);
+        gate[i] = fmath_silu(newest);
     }
+    if (part == GPU_TOKEN_VALUE)
+        gpu_remember_token(a.d, history, channel, taps, newest);
+    gpu_barrier();
+    if (gpu_thread() == 0)
+        n_before[0] = gpu_count_up(&a.n_read[gpu_block_y() * net.n_key_heads + key_head]);
+    const float y = gpu_token_step(&team_row, s, mixed[GPU_TOKEN_VALUE * GPU_TOKEN_DIM + column]);
+    gpu_store_team_row(team_row, state);
+    if (gpu_member() == 0)
+        result[column] = y;
+    gpu_barrier();
+    if (n_before[0] == ratio - 1) {
+        if (part == GPU_TOKEN_QUERY || part == GPU_TOKEN_KEY)
+            gpu_remember_token(a.d, history, channel, taps, newest);
+        if (gpu_thread() == 0)
+            a.n_read[gpu_block_y() * net.n_key_heads + key_head] = 0;
+    }
+    if (gpu_warp() == gpu_n_threads() / GPU_WARP - 1)
+        gpu_token_close(a, at, s);
 }
 
 #endif

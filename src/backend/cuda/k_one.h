@@ -298,17 +298,55 @@ GPU_FN void gpu_one_activate(const struct gpu_product &p, uint32_t t, const gpu_
     gpu_barrier();
 }
 
+/* The choice of a row's experts, made again by every block that needs one of them: that takes less
+ * time than a launch of its own. */
+struct gpu_one_choice {
+    bool is_there, is_written;
+    const struct gpu_route_args &route;
+    gpu_shared<uint64_t> bases; /* [n_experts] */
+    gpu_shared<uint32_t> expert; /* [1] */
+    gpu_route_shared s;
+};
+
+/* Fetches where the experts are, before the launch ahead has ended. */
+GPU_FN void gpu_one_fetch_bases(const struct gpu_product &p, const gpu_one_choice &choice)
+{
+    for (uint32_t i = gpu_thread(); i < choice.route.router.n_experts; i += GPU_MATMUL_THREADS)
+        choice.bases[i] = p.bases[i];
+}
+
+/* Finds the expert of input t: the t-th of the chosen, sorted by id. The block meets. */
+GPU_FN void gpu_one_choose(struct gpu_work &work, const gpu_one_choice &choice)
+{
+    const struct router &r = choice.route.router;
+    if (gpu_warp() == 0) {
+        gpu_choose_by_warp(r.n_experts, r.k, choice.route.logits, choice.s);
+        for (unsigned i = gpu_lane(); i < r.k; i += GPU_WARP)
+            if (gpu_place_of(r.k, i, choice.s.chosen) == work.tile.t)
+                choice.expert[0] = (uint32_t)choice.s.chosen[i];
+        if (choice.is_written)
+            gpu_weigh_few(r, choice.route.ids, choice.route.weights, choice.s);
+    }
+    gpu_barrier();
+    gpu_use_expert(work.p, choice.expert[0], choice.bases[choice.expert[0]]);
+}
+
 template <uint32_t GROUP, gpu_one_kind KIND>
 GPU_FN void gpu_one_rows(struct gpu_work &work, gpu_shared<float> groups,
-                         const gpu_one_shared &hidden)
+                         const gpu_one_shared &hidden, const gpu_one_choice &choice)
 {
     struct gpu_product &p = work.p;
     const struct gpu_tile &tile = work.tile;
     const struct gpu_one_plan plan = gpu_one_plan_of<GROUP, KIND>(p.w);
     struct gpu_slice<GROUP, KIND> slice = {};
     if (p.bases != NULL) {
+        if (choice.is_there)
+            gpu_one_fetch_bases(p, choice);
         gpu_wait();
-        gpu_find_expert(work);
+        if (choice.is_there)
+            gpu_one_choose(work, choice);
+        else
+            gpu_find_expert(work);
     }
     if (plan.own < tile.end - tile.first && plan.first < plan.n_slices)
         slice.read(p.w, tile.first + plan.own, plan.first);
@@ -367,14 +405,14 @@ GPU_FN void gpu_one_in_order(struct gpu_work &work, gpu_shared<float> groups)
 
 template <gpu_one_kind KIND>
 GPU_FN void gpu_one_affine(struct gpu_work &work, gpu_shared<float> groups,
-                           const gpu_one_shared &hidden)
+                           const gpu_one_shared &hidden, const gpu_one_choice &choice)
 {
     if (work.p.w.format.group == 64)
-        gpu_one_rows<64, KIND>(work, groups, hidden);
+        gpu_one_rows<64, KIND>(work, groups, hidden, choice);
     else if (work.p.w.format.group == 32)
-        gpu_one_rows<32, KIND>(work, groups, hidden);
+        gpu_one_rows<32, KIND>(work, groups, hidden, choice);
     else
-        gpu_one_rows<128, KIND>(work, groups, hidden);
+        gpu_one_rows<128, KIND>(work, groups, hidden, choice);
 }
 
 GPU_KERNEL_FOR(GPU_MATMUL_THREADS, 3) void gpu_matmul_one(const struct gpu_matmul_one_args a)
@@ -383,18 +421,25 @@ GPU_KERNEL_FOR(GPU_MATMUL_THREADS, 3) void gpu_matmul_one(const struct gpu_matmu
     GPU_SHARED(float, q, GPU_ONE_HIDDEN / 4);
     GPU_SHARED(float, scale, GPU_ONE_HIDDEN / 32);
     GPU_SHARED(float, offset, GPU_ONE_HIDDEN / 32);
+    GPU_SHARED(uint64_t, bases, GPU_FEW_EXPERTS);
+    GPU_SHARED(uint32_t, chosen, LIMIT_TOP_K);
+    GPU_SHARED(float, ratings, LIMIT_TOP_K);
+    GPU_SHARED(float, exps, LIMIT_TOP_K);
+    GPU_SHARED(uint32_t, expert, 1);
     struct gpu_work work = gpu_find_tile(a.list, GPU_MATMUL_ONE);
     const gpu_one_shared hidden = {q, scale, offset};
+    const gpu_one_choice choice = {a.has_route != 0, gpu_block_x() == a.first_routed, a.route,
+                                   bases, expert, {{}, {}, chosen, ratings, exps, {}, {}}};
     if (!work.p.w.is_interleaved)
         gpu_one_in_order(work, groups);
     else if (work.p.w.format.codes == QUANT_CODES_FP4)
-        gpu_one_rows<32, GPU_FP4>(work, groups, hidden);
+        gpu_one_rows<32, GPU_FP4>(work, groups, hidden, choice);
     else if (!work.p.w.format.has_bias)
-        gpu_one_rows<32, GPU_INT4>(work, groups, hidden);
+        gpu_one_rows<32, GPU_INT4>(work, groups, hidden, choice);
     else if (work.p.w.format.bits == 8)
-        gpu_one_affine<GPU_BYTES>(work, groups, hidden);
+        gpu_one_affine<GPU_BYTES>(work, groups, hidden, choice);
     else
-        gpu_one_affine<GPU_AFFINE>(work, groups, hidden);
+        gpu_one_affine<GPU_AFFINE>(work, groups, hidden, choice);
 }
 
 /* ---- floats and halves -----------------------------------------------------------------------

@@ -343,19 +343,23 @@ GPU_FN struct gpu_work gpu_find_tile(const struct gpu_products &list, enum gpu_m
     return work;
 }
 
-/* Finds the expert that the router chose, if it did; the launches ahead have ended. */
-GPU_FN void gpu_find_expert(struct gpu_work &work)
+/* The weight is that of this expert, which begins there. */
+GPU_FN void gpu_use_expert(struct gpu_product &p, uint32_t id, uint64_t base)
 {
-    struct gpu_product &p = work.p;
-    const struct gpu_tile &tile = work.tile;
-    if (p.bases == NULL)
-        return;
-    const uint32_t id = p.id[tile.t];
-    const uint64_t base = p.bases[id];
+    GPU_UNROLL
     for (unsigned i = 0; i < QUANT_MAX_PARTS; i++)
         p.w.parts[i] += base;
     if (p.bias != NULL)
         p.bias += (size_t)id * p.w.n_rows;
+}
+
+/* Finds the expert that the router chose, if it did; the launches ahead have ended. */
+GPU_FN void gpu_find_expert(struct gpu_work &work)
+{
+    if (work.p.bases == NULL)
+        return;
+    const uint32_t id = work.p.id[work.tile.t];
+    gpu_use_expert(work.p, id, work.p.bases[id]);
 }
 
 GPU_FN struct gpu_work gpu_find_work(const struct gpu_products &list, enum gpu_matmul_kind kind)

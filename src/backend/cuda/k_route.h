@@ -61,7 +61,7 @@ GPU_FN void gpu_choose(uint32_t n, unsigned k, Rating rating_of, const gpu_route
 /* ---- few experts: a warp has all of them ----------------------------------------------------- */
 
 /* Candidates of a lane, at most: lane + 32 m. */
-#define GPU_WARP_CANDIDATES 16u
+#define GPU_WARP_CANDIDATES (GPU_FEW_EXPERTS / GPU_WARP)
 
 /* A number that orders values as gpu_is_better does, both zeros alike; it is never 0. */
 GPU_FN uint32_t gpu_rating_key(float value)
@@ -90,17 +90,21 @@ GPU_FN void gpu_best_of_lane(const uint32_t keys[GPU_WARP_CANDIDATES], uint32_t 
         }
 }
 
-/* As gpu_choose, by one warp, with the candidates in registers: those that are chosen leave. What
- * is computed of a rating must not depend on the sign of a zero. */
-template <class Rating>
-GPU_FN void gpu_choose_by_warp(uint32_t n, unsigned k, Rating rating_of, const gpu_route_shared &s)
+/* As gpu_choose of what the router ranks, by one warp, with the candidates in registers: those that
+ * are chosen leave. What is computed of a rating must not depend on the sign of a zero. */
+GPU_FN void gpu_choose_by_warp(uint32_t n, unsigned k, const float *logits,
+                               const gpu_route_shared &s)
 {
     uint32_t keys[GPU_WARP_CANDIDATES], key, index;
+    float values[GPU_WARP_CANDIDATES];
     GPU_UNROLL
     for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++) {
         const uint32_t c = m * GPU_WARP + gpu_lane();
-        keys[m] = c < n ? gpu_rating_key(rating_of(c)) : 0;
+        values[m] = gpu_load_float_now(logits + (c < n ? c : 0));
     }
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++)
+        keys[m] = m * GPU_WARP + gpu_lane() < n ? gpu_rating_key(router_rank(values[m])) : 0;
     gpu_best_of_lane(keys, &key, &index);
     for (unsigned i = 0; i < k; i++) {
         const uint32_t best = gpu_max_of_warp(key);
@@ -127,10 +131,9 @@ GPU_FN unsigned gpu_place_of(unsigned k, unsigned i, gpu_shared<uint32_t> ids)
 }
 
 /* The softmax over the chosen, by one warp. */
-GPU_FN void gpu_route_few(const struct router &r, const float *logits, uint32_t *ids,
-                          float *weights, const gpu_route_shared &s)
+GPU_FN void gpu_weigh_few(const struct router &r, uint32_t *ids, float *weights,
+                          const gpu_route_shared &s)
 {
-    gpu_choose_by_warp(r.n_experts, r.k, [&](uint32_t e) { return router_rank(logits[e]); }, s);
     const float max = s.ratings[0];
     for (unsigned i = gpu_lane(); i < r.k; i += GPU_WARP)
         s.exps[i] = fmath_exp(s.ratings[i] - max);
@@ -276,10 +279,11 @@ GPU_KERNEL void gpu_route(const struct gpu_route_args a)
     uint32_t *ids = a.ids + (size_t)gpu_block_x() * a.router.k;
     float *weights = a.weights + (size_t)gpu_block_x() * a.router.k;
     gpu_wait();
-    const bool is_few = a.router.n_experts <= GPU_WARP_CANDIDATES * GPU_WARP;
-    if (a.is_plain && a.router.renormalises && is_few) {
-        if (gpu_warp() == 0)
-            gpu_route_few(a.router, logits, ids, weights, s);
+    if (gpu_has_few(&a)) {
+        if (gpu_warp() == 0) {
+            gpu_choose_by_warp(a.router.n_experts, a.router.k, logits, s);
+            gpu_weigh_few(a.router, ids, weights, s);
+        }
     } else if (a.is_plain)
         gpu_route_plain(a.router, logits, ids, weights, s);
     else

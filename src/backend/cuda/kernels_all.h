@@ -22,10 +22,10 @@
 #include "backend/cuda/k_plain.h"
 #include "backend/cuda/k_plain_tiles.h"
 #include "backend/cuda/k_row_chain.h"
+#include "backend/cuda/k_route.h"
 #include "backend/cuda/k_one.h"
 #include "backend/cuda/k_kv.h"
 #include "backend/cuda/k_attention.h"
 #include "backend/cuda/k_delta.h"
-#include "backend/cuda/k_route.h"
 
 #endif

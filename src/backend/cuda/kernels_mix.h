@@ -111,25 +111,17 @@ struct gpu_delta_close_args {
 
 /* All of the above for segments of one row, with heads of GPU_TOKEN_DIM keys and values and a
  * kernel up to GPU_TOKEN_KERNEL. It does not write `mixed`.
- * Grid: n_key_heads, n_segments, 4 * GPU_TOKEN_DIM. */
+ * Grid: n_value_heads, n_segments, 4 * GPU_TOKEN_DIM. */
 #define GPU_TOKEN_DIM 128u
 #define GPU_QUAD_BYTES 16u /* states begin at a multiple of it */
 #define GPU_TOKEN_KERNEL 4u
 struct gpu_delta_token_args {
     struct gpu_delta_net d;
+    uint32_t *n_read; /* [n_segments, n_key_heads]: 0 before and after */
     struct gpu_rounding rounding;
 };
 
 /* ---- routers --------------------------------------------------------------------------------- */
-
-/* Experts and weights of every row; ids ascending. Grid: n, 1, 256. */
-struct gpu_route_args {
-    struct router router;
-    uint32_t is_plain; /* route_row of cpu/kernels.h, then times scale; else route_scored */
-    const float *logits; /* [n, n_experts] */
-    uint32_t *ids;
-    float *weights; /* [n, k] */
-};
 
 /* Cache-biased routing, for a few rows: one thread. Grid: 1, 1, 32. */
 struct gpu_prefer_args {

@@ -221,6 +221,22 @@ struct gpu_products {
     uint32_t n;
 };
 
+/* Experts and weights of every row; ids ascending. Grid: n, 1, 256. */
+struct gpu_route_args {
+    struct router router;
+    uint32_t is_plain; /* route_row of cpu/kernels.h, then times scale; else route_scored */
+    const float *logits; /* [n, n_experts] */
+    uint32_t *ids;
+    float *weights; /* [n, k] */
+};
+
+/* Whether one warp makes the choice: a softmax over the chosen, of so many experts. */
+#define GPU_FEW_EXPERTS 512u
+SHARED_HOST_FN bool gpu_has_few(const struct gpu_route_args *r)
+{
+    return r->is_plain && r->router.renormalises && r->router.n_experts <= GPU_FEW_EXPERTS;
+}
+
 /* Grid: blocks of all products of the kind, 1, GPU_MATMUL_THREADS; of gpu_matmul_plain_one
  * GPU_PLAIN_ONE_THREADS. */
 struct gpu_matmul_few_args {
@@ -235,8 +251,12 @@ struct gpu_matmul_plain_args {
 struct gpu_matmul_plain_many_args {
     struct gpu_products list;
 };
+/* With has_route, products with `bases` have the experts of one row, which every block chooses
+ * again; `id` is not read. Block first_routed leaves them as gpu_route does (gpu_has_few). */
 struct gpu_matmul_one_args {
     struct gpu_products list;
+    uint32_t has_route, first_routed;
+    struct gpu_route_args route;
 };
 struct gpu_matmul_plain_one_args {
     struct gpu_products list;
