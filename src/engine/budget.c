@@ -13,8 +13,9 @@
 
 /* Allocated after the program's size was measured: thread stacks, readers, sampler. */
 #define PROGRAM_MARGIN (12ull << 20)
-/* Per session and word of the vocabulary: the logits, and a sampler's candidates. */
-#define VOCABULARY_BYTES (sizeof(float) + 2 * sizeof(int32_t))
+/* Per session and word of the vocabulary: the logits and the next ones, and a sampler's
+ * candidates. */
+#define VOCABULARY_BYTES (2 * sizeof(float) + 2 * sizeof(int32_t))
 /* Tokens of a prompt that are computed together. A larger chunk reads each expert fewer times per
  * prompt. When all experts are resident, a larger chunk gains a processor nothing, so RESIDENT_ROWS
  * is used. */

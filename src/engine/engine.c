@@ -6,6 +6,7 @@
 
 #include "base/bytes_text.h"
 #include "base/limits.h"
+#include "base/link.h"
 #include "base/mem.h"
 #include "base/plat.h"
 
@@ -357,6 +358,35 @@ struct stage *engine_find_expert_layer(const struct engine *e, uint32_t expert_l
             return &e->stages[i];
     }
     return NULL;
+}
+
+/* The way to the memory of the last stage, or NULL: it is the host's. */
+static const struct memory *far_memory(const struct engine *e)
+{
+    const struct memory *memory = e->stages[e->n_stages - 1].be->memory;
+    return memory->link != NULL ? memory : NULL;
+}
+
+int engine_make_pages(const struct engine *e, uint64_t bytes, const char *what,
+                      struct engine_pages *pages, struct fm_error *err)
+{
+    const struct memory *memory = far_memory(e);
+    *pages = (struct engine_pages){.bytes = mem_round_up(bytes, MEM_PAGE)};
+    pages->at = mem_new_aligned(MEM_PAGE, pages->bytes, what, err);
+    if (pages->at == NULL)
+        return FM_ERR_NOMEM;
+    if (memory != NULL)
+        pages->is_locked = memory->link->pin(memory, pages->at, pages->bytes);
+    return 0;
+}
+
+void engine_free_pages(const struct engine *e, struct engine_pages *pages)
+{
+    const struct memory *memory = far_memory(e);
+    if (pages->is_locked)
+        memory->link->unpin(memory, pages->at, pages->bytes);
+    mem_free(pages->at);
+    *pages = (struct engine_pages){0};
 }
 
 void engine_accept_experts(struct engine *e, uint32_t expert_layer, const uint32_t *ids)

@@ -64,6 +64,16 @@ int engine_new_sequence(const struct engine *e, struct sequence **out, struct fm
 int engine_reach(struct engine *e, struct sequence *sequence, uint32_t n_positions,
                  struct fm_error *err);
 
+/* Whole pages of the host that the last stage can write to: logits_place of a batch. */
+struct engine_pages {
+    void *at;
+    uint64_t bytes;
+    bool is_locked;
+};
+int engine_make_pages(const struct engine *e, uint64_t bytes, const char *what,
+                      struct engine_pages *pages, struct fm_error *err);
+void engine_free_pages(const struct engine *e, struct engine_pages *pages); /* accepts a zeroed one */
+
 /* ---- knowing */
 
 /* What all stages have in common (n_context, n_sessions, max_rows), and the sum of the rest. */

@@ -17,9 +17,15 @@
 
 /* ---- memory: two blocks, each carved in two passes by the same list ------------------------- */
 
-static uint64_t n_not_finite(const struct model *model, const struct forward_options *options)
+/* Checks of the embedding's rows and of each layer's, for every segment; then those of the head. */
+static uint64_t head_checks_at(const struct model *model, const struct forward_options *options)
 {
     return (1ull + model->end_layer - model->first_layer) * options->max_segments;
+}
+
+static uint64_t n_not_finite(const struct model *model, const struct forward_options *options)
+{
+    return head_checks_at(model, options) + HEAD_ROWS;
 }
 
 /* Lays out what the backend computes with. */
@@ -313,11 +319,12 @@ static bool blame_backend(struct forward *f)
 }
 
 /* Fetches all checks and, with the same wait, which experts were chosen (forward_routed.c). Before
- * it waits, the cache has time for what the pass before has used. */
+ * it waits, there is time for what the pass before has left to do. */
 static void fetch_seen(struct forward *f)
 {
     if (f->cache != NULL)
         expert_cache_catch_up(f->cache);
+    f->pass->batch->hooks.idle(f->pass->batch->hooks.ctx);
     const uint64_t n = n_not_finite(f->model, &f->options) + forward_pending_ids(f);
     memory_fetch(f->be->memory, f->not_finite_seen, f->not_finite, n * sizeof *f->not_finite);
     f->routed.is_seen = true;
@@ -415,40 +422,87 @@ struct head_row {
     uint32_t segment, row;
 };
 
+/* Has a device look at the logits and send them where they are wanted, before anybody waits for
+ * it. places[i] is NULL where row i is not wanted anywhere. */
+static void send_logits(struct forward *f, const struct head_row *rows, uint32_t n,
+                        float *places[HEAD_ROWS])
+{
+    const struct batch_hooks *hooks = &f->pass->batch->hooks;
+    const struct memory *memory = f->be->memory;
+    const size_t vocabulary = f->model->shape.vocabulary;
+    uint32_t *checks = f->not_finite + head_checks_at(f->model, &f->options);
+    for (uint32_t i = 0; i < n; i++) {
+        float *at = f->logits + i * vocabulary;
+        places[i] = NULL;
+        if (memory->is_host)
+            continue;
+        f->be->ops->find_not_finite(f->be, at, 1, vocabulary, checks + i);
+        places[i] = hooks->logits_place(hooks->ctx, rows[i].segment, rows[i].row);
+        if (memory->link == NULL)
+            places[i] = NULL;
+        if (places[i] != NULL)
+            memory->link->download(memory, places[i], at, vocabulary * sizeof(float));
+    }
+}
+
+/* What is wrong with the logits of row i, as not_finite_code, or 0. */
+static uint32_t check_logits(const struct forward *f, uint32_t i, const float *logits)
+{
+    const size_t n = f->model->shape.vocabulary;
+    bool has_nan = false;
+    if (!f->be->memory->is_host)
+        return f->not_finite_seen[head_checks_at(f->model, &f->options) + i];
+    if (fmath_all_finite(logits, n))
+        return 0;
+    for (size_t j = 0; j < n; j++)
+        has_nan |= logits[j] != logits[j];
+    return not_finite_code(0, has_nan);
+}
+
+/* Gives out row i of the head; the host sees `place`, or opens it. */
+static void give_logits(struct forward *f, const struct head_row *row, uint32_t i,
+                        const float *place)
+{
+    const struct batch_hooks *hooks = &f->pass->batch->hooks;
+    const uint64_t bytes = f->model->shape.vocabulary * sizeof(float);
+    float *at = f->logits + (size_t)i * f->model->shape.vocabulary;
+    const float *logits =
+        place != NULL ? place : memory_open(f->be->memory, at, bytes, MEMORY_LOOK);
+    const uint32_t wrong = check_logits(f, i, logits);
+    if (wrong == 0)
+        hooks->logits(hooks->ctx, row->segment, row->row, logits);
+    if (place == NULL)
+        memory_close(f->be->memory, at, bytes);
+    if (wrong == 0)
+        return;
+    fail_row(f, row->segment, row->row, FROM_HEAD, not_finite_has_nan(wrong));
+    memory_clear(f->be->memory, f->not_finite + head_checks_at(f->model, &f->options) + i,
+                 sizeof *f->not_finite); /* for the next row i of this pass */
+}
+
 static void flush_head(struct forward *f, const struct head_row *rows, uint32_t n)
 {
-    struct pass *pass = f->pass;
+    const struct batch *batch = f->pass->batch;
     const struct memory *memory = f->be->memory;
-    const size_t hidden = f->model->shape.hidden, vocabulary = f->model->shape.vocabulary;
+    const size_t hidden = f->model->shape.hidden;
     float *normed = f->head_in + (size_t)HEAD_ROWS * f->model->shape.row_floats;
+    float *places[HEAD_ROWS];
     assert(n > 0 && n <= HEAD_ROWS);
     f->arch->final_norm(&f->step, f->head_in, n, normed);
     f->arch->head(&f->step, normed, n, f->logits);
+    send_logits(f, rows, n, places);
     blame_late(f);
     for (uint32_t i = 0; i < n; i++) {
-        const struct batch_segment *s = &pass->batch->segments[rows[i].segment];
-        if (pass->batch->hooks.is_given_up(pass->batch->hooks.ctx, rows[i].segment))
+        if (batch->hooks.is_given_up(batch->hooks.ctx, rows[i].segment))
             continue;
-        if (s->wants_hidden) {
+        if (batch->segments[rows[i].segment].wants_hidden) {
             const float *x =
                 memory_open(memory, normed + i * hidden, hidden * sizeof(float), MEMORY_LOOK);
-            pass->batch->hooks.hidden(pass->batch->hooks.ctx, rows[i].segment, rows[i].row,
-                                      f->model->shape.n_layers, x);
+            batch->hooks.hidden(batch->hooks.ctx, rows[i].segment, rows[i].row,
+                                f->model->shape.n_layers, x);
             memory_close(memory, normed + i * hidden, hidden * sizeof(float));
         }
-        float *at = f->logits + i * vocabulary;
-        const float *logits =
-            memory_open(memory, at, vocabulary * sizeof(float), MEMORY_LOOK);
-        bool has_nan = false;
-        const bool is_finite = fmath_all_finite(logits, vocabulary);
-        if (is_finite)
-            pass->batch->hooks.logits(pass->batch->hooks.ctx, rows[i].segment, rows[i].row,
-                                      logits);
-        for (size_t j = 0; !is_finite && j < vocabulary; j++)
-            has_nan |= logits[j] != logits[j];
-        memory_close(memory, at, vocabulary * sizeof(float));
-        if (!is_finite)
-            fail_row(f, rows[i].segment, rows[i].row, FROM_HEAD, has_nan);
+        give_logits(f, &rows[i], i, places[i]);
     }
 }
 

@@ -56,7 +56,12 @@ struct batch_hooks {
      * them (engine_accept_experts). For every such layer. */
     void (*draft_experts)(void *ctx, uint32_t segment, uint32_t draft, uint32_t expert_layer,
                           const uint32_t *ids);
+    /* Returns where the logits of a row are wanted, or NULL: anywhere. They may arrive there also
+     * when the segment is given up later. Best are those of engine_make_pages. */
+    float *(*logits_place)(void *ctx, uint32_t segment, uint32_t row);
     void (*logits)(void *ctx, uint32_t segment, uint32_t row, const float *logits);
+    /* The host is about to wait for a device: there is time for what can be done now. */
+    void (*idle)(void *ctx);
     /* After every layer, and once more after the head; NULL: no clock is looked at. */
     void (*times)(void *ctx, uint32_t layer, const struct batch_times *times);
 };

@@ -18,9 +18,25 @@ static struct fm_failure failure_of(int code, const char *text)
     return why;
 }
 
+static uint64_t logits_bytes(const struct fm_model *m)
+{
+    return m->engine.model->shape.vocabulary * sizeof(float);
+}
+
 static size_t draft_experts_of(const struct fm_model *m)
 {
     return (size_t)m->engine.model->n_expert_layers * m->engine.model->shape.n_experts_per_token;
+}
+
+static bool open_logits(struct fm_session *s, struct fm_error *err)
+{
+    for (unsigned i = 0; i < 2; i++)
+        if (engine_make_pages(&s->owner->engine, logits_bytes(s->owner), "the logits",
+                              &s->logits_pages[i], err) != 0)
+            return false;
+    s->logits = s->logits_pages[0].at;
+    s->next_logits = s->logits_pages[1].at;
+    return true;
 }
 
 /* Makes room for the results of drafts. Returns false if there is none. */
@@ -51,11 +67,10 @@ int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error
         return FM_ERR_NOMEM;
     s->owner = m;
     m->n_open_sessions++;
-    s->logits = mem_new(m->engine.model->shape.vocabulary, sizeof *s->logits, "the logits", err);
     s->ids = mem_new(engine_limits(&m->engine)->n_context, sizeof *s->ids, "the session's tokens",
                      err);
     s->hash = XXH3_createState();
-    int rc = s->logits == NULL || s->ids == NULL || s->hash == NULL || !open_draft(s, err)
+    int rc = !open_logits(s, err) || s->ids == NULL || s->hash == NULL || !open_draft(s, err)
                  ? err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate a session")
                  : engine_new_sequence(&m->engine, &s->sequence, err);
     if (rc != 0) {
@@ -78,7 +93,8 @@ void fm_session_close(struct fm_session *s)
     s->owner->n_open_sessions--;
     sequence_free(s->sequence);
     (void)XXH3_freeState(s->hash); /* always succeeds */
-    mem_free(s->logits);
+    for (unsigned i = 0; i < 2; i++)
+        engine_free_pages(&s->owner->engine, &s->logits_pages[i]);
     mem_free(s->draft.logits);
     mem_free(s->draft.experts);
     mem_free(s->ids);
@@ -101,6 +117,7 @@ static void give_back(struct fm_session *s)
 static void drop_logits(struct fm_session *s)
 {
     s->has_logits = false;
+    s->is_counted = true;
     s->draft.n = 0;
     (void)XXH3_128bits_reset(s->hash); /* fails for NULL only */
 }
@@ -191,8 +208,17 @@ const float *fm_session_logits(const struct fm_session *s)
     return s->has_logits ? s->logits : NULL;
 }
 
+/* Has the hash see the logits, if it has not. */
+static void count_logits(struct fm_session *s)
+{
+    if (!s->is_counted) /* fails for NULL only */
+        (void)XXH3_128bits_update(s->hash, s->logits, logits_bytes(s->owner));
+    s->is_counted = true;
+}
+
 void fm_session_logits_hash(const struct fm_session *s, char hex[33])
 {
+    count_logits((struct fm_session *)(uintptr_t)s); /* only its hash changes */
     XXH128_hash_t h = XXH3_128bits_digest(s->hash);
     (void)snprintf(hex, 33, "%016llx%016llx", (unsigned long long)h.high64,
                    (unsigned long long)h.low64);
@@ -360,38 +386,69 @@ static void show_route(void *ctx, uint32_t segment, uint32_t row, uint32_t layer
     e->n_foreign += mem_count() - n_before;
 }
 
-/* Counts the logits behind a token of the session. */
+/* Shows the logits behind a token of the session. Its own are counted later, when there is time. */
 static void show_logits(struct evaluation *e, struct fm_session *s, uint32_t position,
                         const float *logits)
 {
     const uint32_t n = e->m->engine.model->shape.vocabulary;
-    (void)XXH3_128bits_update(s->hash, logits, n * sizeof *logits); /* fails for NULL only */
+    if (logits == s->logits) {
+        s->is_counted = false;
+    } else {
+        count_logits(s); /* of the token before */
+        (void)XXH3_128bits_update(s->hash, logits, n * sizeof *logits); /* fails for NULL only */
+    }
     const long n_before = mem_count();
     if (s->observer.logits != NULL)
         s->observer.logits(s->observer.ctx, position, logits, n);
     e->n_foreign += mem_count() - n_before;
 }
 
+/* The last row of a segment leaves the session's logits, and a draft's go to the draft. */
+static float *place_logits(void *ctx, uint32_t segment, uint32_t row)
+{
+    const struct evaluation *e = ctx;
+    const struct fm_session *s = session_of(e, segment);
+    const struct batch_segment *done = &e->m->segments[segment];
+    if (done->n_drafts > 0 && row > 0)
+        return s->draft.logits + (size_t)(row - 1) * e->m->engine.model->shape.vocabulary;
+    return done->n_drafts > 0 || row + 1 == done->n_tokens ? s->next_logits : NULL;
+}
+
+/* What was computed becomes the session's logits. */
+static void turn_logits(struct fm_session *s)
+{
+    float *before = s->logits;
+    count_logits(s);
+    s->logits = s->next_logits;
+    s->next_logits = before;
+}
+
 static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *logits)
 {
     struct evaluation *e = ctx;
     struct fm_session *s = session_of(e, segment);
-    const uint32_t n = e->m->engine.model->shape.vocabulary;
     if (e->items[e->m->segment_sessions[segment]].rc != 0)
         return; /* an earlier row failed */
     const struct batch_segment *done = &e->m->segments[segment];
+    float *place = place_logits(ctx, segment, row);
     assert(row < done->n_tokens);
     s->has_new_logits = true;
-    if (done->n_drafts > 0) { /* nobody sees them before the whole segment is computed */
-        memcpy(row == 0 ? s->logits : s->draft.logits + (size_t)(row - 1) * n, logits,
-               n * sizeof *logits);
-        return;
-    }
-    show_logits(e, s, s->sequence->position + row, logits);
-    if (row + 1 == done->n_tokens) {
-        memcpy(s->logits, logits, n * sizeof *logits);
-        s->has_logits = true;
-    }
+    if (place != NULL && place != logits)
+        memcpy(place, logits, logits_bytes(e->m));
+    if (place == s->next_logits)
+        turn_logits(s);
+    if (done->n_drafts > 0)
+        return; /* nobody sees them before the whole segment is computed */
+    show_logits(e, s, s->sequence->position + row, place != NULL ? s->logits : logits);
+    s->has_logits |= row + 1 == done->n_tokens;
+}
+
+/* The device computes: time for the logits of the token before. */
+static void use_idle(void *ctx)
+{
+    const struct evaluation *e = ctx;
+    for (size_t i = 0; i < e->n_items; i++)
+        count_logits(e->items[i].session);
 }
 
 static void take_draft_experts(void *ctx, uint32_t segment, uint32_t draft, uint32_t expert_layer,
@@ -526,7 +583,8 @@ static void run_batches(struct evaluation *e)
                                       .is_given_up = is_given_up, .fault = take_fault,
                                       .hidden = show_hidden, .route = show_route,
                                       .draft_experts = take_draft_experts,
-                                      .logits = take_logits,
+                                      .logits_place = place_logits, .logits = take_logits,
+                                      .idle = use_idle,
                                       .times = is_profiled(e) ? show_times : NULL};
     uint32_t n_segments;
     while ((n_segments = fill_batch(e)) > 0) {
@@ -587,6 +645,7 @@ static void accept_draft(struct evaluation *e, struct fm_batch_item *item)
     const size_t k = m->engine.model->shape.n_experts_per_token;
     const size_t vocabulary = m->engine.model->shape.vocabulary;
     s->ids[s->begin_position] = item->ids[0];
+    count_logits(s);
     memcpy(s->logits, s->draft.logits + at * vocabulary, vocabulary * sizeof *s->logits);
     for (uint32_t l = 0; l < m->engine.model->n_expert_layers; l++)
         engine_accept_experts(&m->engine, l, experts + l * k);

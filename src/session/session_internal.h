@@ -49,7 +49,10 @@ struct fm_session {
     struct sequence *sequence;
     int32_t *ids;  /* [n_context]: the token at each position so far */
     float *logits; /* [vocabulary] */
+    float *next_logits; /* [vocabulary]: those that are computed */
+    struct engine_pages logits_pages[2]; /* of the two */
     bool has_logits;
+    bool is_counted; /* the hash has seen `logits`, or there are none */
     volatile sig_atomic_t is_cancelled; /* atomic: set by any thread and by signal handlers */
     struct fm_observer observer;
     XXH3_state_t *hash;

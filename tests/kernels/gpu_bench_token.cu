@@ -191,18 +191,17 @@ static struct gpu_weight make(struct gpu_weight w)
     return place(w, (const uint8_t *)take_bytes(all_bytes(w)));
 }
 
-static struct gpu_weight make_bf16(uint32_t n_rows)
+/* Routers have codes of eight bits. */
+static struct gpu_weight make_bytes(uint32_t n_rows)
 {
-    struct gpu_weight w = {};
-    w.format.codes = QUANT_NO_CODES;
-    w.format.plain = GPU_PLAIN_BF16;
-    w.format.bits = 16;
-    w.format.block = 1;
-    w.format.part_block_bytes[0] = 2;
-    w.format.part_rows[0] = 1;
-    w.n_rows = n_rows;
-    w.n_cols = WIDTH;
-    w.parts[0] = (const uint8_t *)take_bytes((size_t)n_rows * WIDTH * 2);
+    struct gpu_weight w = affine(n_rows, WIDTH);
+    w.format.bits = 8;
+    w.format.has_wide_codes = 1;
+    w.format.part_block_bytes[0] = 64;
+    w.is_interleaved = n_rows % 16 == 0;
+    w.parts[0] = (const uint8_t *)take_bytes((size_t)n_rows * WIDTH);
+    w.parts[1] = (const uint8_t *)take_bytes(scale_bytes(w));
+    w.parts[2] = (const uint8_t *)take_bytes(scale_bytes(w));
     return w;
 }
 
@@ -229,16 +228,18 @@ struct list {
         products.push_back(p);
     }
 
-    void launch(const char *name) const
+    void launch(const char *name, const struct gpu_route_args *route = NULL) const
     {
-        const struct gpu_products all = {send(products), (uint32_t)products.size()};
+        struct gpu_matmul_one_args args = {};
+        args.list = {send(products), (uint32_t)products.size()};
+        for (const struct gpu_product &p : products)
+            args.first_routed = p.bases == NULL ? args.first_routed : p.first_block[GPU_MATMUL_ONE];
+        args.has_route = route != NULL;
+        if (route != NULL)
+            args.route = *route;
         if (n_blocks[GPU_MATMUL_ONE] > 0)
             ::add<gpu_matmul_one_args>(name, gpu_matmul_one, n_blocks[GPU_MATMUL_ONE], 1,
-                                       GPU_MATMUL_THREADS, {all});
-        if (n_blocks[GPU_MATMUL_PLAIN_ONE] > 0)
-            ::add<gpu_matmul_plain_one_args>(name, gpu_matmul_plain_one,
-                                             n_blocks[GPU_MATMUL_PLAIN_ONE], 1,
-                                             GPU_PLAIN_ONE_THREADS, {all});
+                                       GPU_MATMUL_THREADS, args);
     }
 };
 
@@ -391,8 +392,8 @@ static void add_experts(const struct token &t)
     const uint8_t *experts = (const uint8_t *)take_bytes(each * (N_EXPERTS + 1));
     std::vector<uint64_t> at;
     struct list router, gates, downs;
-    router.add(make_bf16(N_EXPERTS), input_of(t.normed), t.logits);
-    router.add(make_bf16(1), input_of(t.normed), t.gate);
+    router.add(make_bytes(N_EXPERTS), input_of(t.normed), t.logits);
+    router.add(make_bytes(1), input_of(t.normed), t.gate);
     router.launch("router");
     gpu_route_args r = {};
     r.router.n_experts = N_EXPERTS;
@@ -403,7 +404,6 @@ static void add_experts(const struct token &t)
     r.logits = t.logits;
     r.ids = t.ids;
     r.weights = t.weights;
-    add("route", gpu_route, 1, 1, 256, r);
     for (uint32_t e = 0; e < N_EXPERTS; e++)
         at.push_back((uint64_t)(uintptr_t)(experts + e * each));
     /* The shared expert, then those that the router chose, found by the GPU. */
@@ -429,7 +429,7 @@ static void add_experts(const struct token &t)
         p.y = is_routed ? t.parts : t.gated;
         downs.add(p);
     }
-    gates.launch("gate and up");
+    gates.launch("gate and up", &r);
     downs.launch("down");
 }
 

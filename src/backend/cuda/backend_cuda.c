@@ -73,7 +73,7 @@ static void cuda_add(struct backend *be, float *y, const float *x, size_t n)
 static void cuda_find_not_finite(struct backend *be, const float *x, size_t n, size_t dim,
                                  uint32_t *found)
 {
-    CUDA_LAUNCH(cuda_of(be), find_not_finite, n, 1, 32,
+    CUDA_LAUNCH(cuda_of(be), find_not_finite, n, cuda_over(dim, GPU_CHECK_COLUMNS), 32,
                 {.x = x, .dim = (uint32_t)dim, .found = found});
 }
 

@@ -11,7 +11,7 @@
 
 /* The GPU begins with a token when so many commands are there, those of a few layers. Each further
  * submission of the token has twice as many as the one before, so there are few of them. */
-#define FIRST_COMMANDS 64
+#define FIRST_COMMANDS 16
 
 /* Room for the lists of a token beside those of the longest operation. */
 #define TOKEN_LIST_BYTES (2u << 20)

@@ -478,7 +478,7 @@ GPU_FN void gpu_merge_close(const struct gpu_merge_args &args, float x[GPU_UNIT_
         gpu_round_unit(x, n, at, args.rounding);
 }
 
-GPU_KERNEL void gpu_merge(const struct gpu_merge_args args)
+GPU_KERNEL_FOR(GPU_MERGE_THREADS, 1) void gpu_merge(const struct gpu_merge_args args)
 {
     GPU_SHARED(float, rotated, GPU_MAX_HEAD_DIM);
     GPU_SHARED(float, max, GPU_MERGE_BLOCKS);

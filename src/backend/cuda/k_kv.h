@@ -249,7 +249,7 @@ GPU_KERNEL void gpu_store_kv(const struct gpu_store_kv_args args)
         gpu_rotate_query(a, row, h, y);
 }
 
-GPU_KERNEL void gpu_place_heads(const struct gpu_place_heads_args args)
+GPU_KERNEL_FOR(128, 1) void gpu_place_heads(const struct gpu_place_heads_args args)
 {
     GPU_SHARED(float, y, GPU_MAX_HEAD_DIM);
     GPU_SHARED(uint8_t, codes, GPU_MAX_HEAD_DIM);

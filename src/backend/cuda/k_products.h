@@ -267,14 +267,15 @@ GPU_KERNEL void gpu_embed(const struct gpu_embed_args a)
     const uint32_t r = (uint32_t)a.tokens[gpu_block_x()], n = a.w.n_cols;
     float *x = a.x + (size_t)gpu_block_x() * n;
     if (a.w.format.codes != QUANT_NO_CODES) {
+        /* A thread has sixteen columns of a group. */
         const uint32_t group = a.w.format.group;
-        for (uint32_t g = gpu_thread(); g < n / group; g += gpu_n_threads()) {
+        for (uint32_t c = gpu_thread() * 16; c < n; c += gpu_n_threads() * 16) {
             struct gpu_codes codes;
-            gpu_load_group(a.w, r, g, &codes);
-            for (uint32_t i = 0; i < group; i++) {
+            gpu_load_group(a.w, r, c / group, &codes);
+            for (uint32_t i = c % group; i < c % group + 16; i++) {
                 const int code = (int)(codes.words[i / 4] >> i % 4 * 8 & 0xffu);
                 const float value = codes.scale * (float)(code - (int)a.w.format.zero);
-                x[g * group + i] = a.w.format.has_bias ? value + codes.bias : value;
+                x[c / group * group + i] = a.w.format.has_bias ? value + codes.bias : value;
             }
         }
     } else if (gpu_has_blocks(a.w)) {

@@ -49,16 +49,12 @@ template <bool QUADS>
 GPU_FN void gpu_load_there(const float *x, size_t at, uint32_t n, float to[GPU_UNIT_VALUES])
 {
     const uint32_t first = gpu_unit_column(0);
-    if (QUADS) {
-        const struct gpu_quad quad = gpu_load_quad_now(x + at + (first < n ? first : 0));
-        GPU_UNROLL
-        for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++)
-            to[j] = quad.x[j];
-        return;
-    }
+    struct gpu_quad quad = {};
+    if (QUADS)
+        quad = gpu_load_quad_now(x + at + (first < n ? first : 0));
     GPU_UNROLL
     for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++)
-        to[j] = x[at + (first + j < n ? first + j : 0)];
+        to[j] = QUADS ? quad.x[j] : x[at + (first + j < n ? first + j : 0)];
 }
 
 GPU_FN void gpu_store_unit(const float x[GPU_UNIT_VALUES], size_t at, uint32_t n, float *to)
@@ -258,7 +254,7 @@ GPU_FN void gpu_chain_row(const struct gpu_row_chain_args &a, gpu_shared<float> 
     }
 }
 
-GPU_KERNEL void gpu_row_chain(const struct gpu_row_chain_args a)
+GPU_KERNEL_FOR(GPU_ROW_CHAIN_THREADS, 1) void gpu_row_chain(const struct gpu_row_chain_args a)
 {
     GPU_SHARED(float, row, GPU_ROW_CHAIN_DIM);
     GPU_SHARED(float, sum, 1);

@@ -222,9 +222,12 @@ GPU_KERNEL void gpu_add(const struct gpu_add_args a)
 GPU_KERNEL void gpu_find_not_finite(const struct gpu_find_not_finite_args a)
 {
     const float *x = a.x + (size_t)gpu_block_x() * a.dim;
+    const uint32_t begin = gpu_block_y() * GPU_CHECK_COLUMNS, left = a.dim - begin;
+    const uint32_t end = begin + (left < GPU_CHECK_COLUMNS ? left : GPU_CHECK_COLUMNS);
     unsigned found = 0; /* 1: infinite, 2: NaN */
     gpu_wait();
-    for (uint32_t i = gpu_thread(); i < a.dim; i += GPU_WARP)
+    GPU_UNROLL_BY(8)
+    for (uint32_t i = begin + gpu_thread(); i < end; i += GPU_WARP)
         found |= x[i] != x[i] ? 2u : x[i] - x[i] != 0 ? 1u : 0u;
     for (unsigned mask = GPU_WARP / 2; mask > 0; mask /= 2)
         found |= gpu_shuffle_xor(found, mask);

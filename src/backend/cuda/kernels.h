@@ -132,7 +132,8 @@ struct gpu_copy_heads_args {
 };
 
 /* Raises *found to the not_finite_code of the first of n rows with a value that is not finite. A
- * warp takes a row. Grid: n, 1, 32. */
+ * warp takes GPU_CHECK_COLUMNS of a row. Grid: n, dim / GPU_CHECK_COLUMNS rounded up, 32. */
+#define GPU_CHECK_COLUMNS 2048u
 struct gpu_find_not_finite_args {
     const float *x; /* [n, dim] */
     uint32_t dim;
