@@ -228,13 +228,15 @@ struct list {
         products.push_back(p);
     }
 
-    void launch(const char *name, const struct gpu_route_args *route = NULL) const
+    void launch(const char *name, const struct gpu_route_args *route = NULL,
+                bool is_early = false) const
     {
         struct gpu_matmul_one_args args = {};
         args.list = {send(products), (uint32_t)products.size()};
         for (const struct gpu_product &p : products)
             args.first_routed = p.bases == NULL ? args.first_routed : p.first_block[GPU_MATMUL_ONE];
         args.has_route = route != NULL;
+        args.has_early_route = is_early;
         if (route != NULL)
             args.route = *route;
         if (n_blocks[GPU_MATMUL_ONE] > 0)
@@ -430,7 +432,7 @@ static void add_experts(const struct token &t)
         downs.add(p);
     }
     gates.launch("gate and up", &r);
-    downs.launch("down");
+    downs.launch("down", &r, true);
 }
 
 static void add_token(uint32_t position)

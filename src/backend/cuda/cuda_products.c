@@ -90,9 +90,17 @@ static uint32_t first_routed(const struct product_list *list)
     return i < list->n ? list->products[i].first_block[GPU_MATMUL_ONE] : 0;
 }
 
-/* With a route, all products of experts are those of gpu_matmul_one. */
+/* How a list finds the experts that the router chose. */
+struct choice {
+    bool is_there; /* gpu_matmul_one makes it, and has all products of experts */
+    bool is_early; /* a launch ahead makes it too */
+    struct gpu_route_args route;
+};
+
+static const struct choice no_choice = {.is_there = false};
+
 static void launch_list(struct backend_cuda *cuda, const struct product_list *list,
-                        const struct gpu_route_args *route)
+                        const struct choice *choice)
 {
     const struct gpu_products all = {list->device, list->n};
     const uint32_t *n = list->n_blocks;
@@ -102,8 +110,9 @@ static void launch_list(struct backend_cuda *cuda, const struct product_list *li
         CUDA_LAUNCH(cuda, matmul_many, n[GPU_MATMUL_MANY], 1, GPU_MATMUL_THREADS, {all});
     if (n[GPU_MATMUL_ONE] > 0)
         CUDA_LAUNCH(cuda, matmul_one, n[GPU_MATMUL_ONE], 1, GPU_MATMUL_THREADS,
-                    {.list = all, .has_route = route != NULL, .first_routed = first_routed(list),
-                     .route = route != NULL ? *route : (struct gpu_route_args){.ids = NULL}});
+                    {.list = all, .has_route = choice->is_there,
+                     .has_early_route = choice->is_early, .first_routed = first_routed(list),
+                     .route = choice->route});
     if (n[GPU_MATMUL_PLAIN_ONE] > 0)
         CUDA_LAUNCH(cuda, matmul_plain_one, n[GPU_MATMUL_PLAIN_ONE], 1, GPU_PLAIN_ONE_THREADS,
                     {all});
@@ -128,7 +137,7 @@ void cuda_matmul(struct backend *be, const struct backend_product *products, siz
                                                 .in = input_for(cuda, products[i].w),
                                                 .n = (uint32_t)cuda->n, .y = products[i].y,
                                                 .bias = products[i].bias});
-    launch_list(cuda, &list, NULL);
+    launch_list(cuda, &list, &no_choice);
 }
 
 /* ---- single heads ---------------------------------------------------------------------------- */
@@ -165,7 +174,7 @@ static void multiply_heads(struct backend_cuda *cuda, const struct backend_head_
                                                 .in = head_input(&all, &args->w[h], h), .n = n,
                                                 .pick = device, .y = y + h * args->y_stride,
                                                 .y_stride = args->n_heads * args->y_stride});
-    launch_list(cuda, &list, NULL);
+    launch_list(cuda, &list, &no_choice);
 }
 
 /* As many tokens at a time as the rounded input has room for. */
@@ -324,27 +333,34 @@ static bool suits_choice(const struct backend_ffn *expert)
 }
 
 /* Takes the choice of a token's experts back if it is the last that was queued: then the experts'
- * first products make it. Returns whether it did. */
-static bool take_choice(struct backend_cuda *cuda, const struct ffn_call *call,
-                        struct gpu_route_args *route)
+ * first products make it. */
+static struct choice take_choice(struct backend_cuda *cuda, const struct ffn_call *call)
 {
     const struct gpu_command *last = cuda_queue_last(&cuda->queue);
+    struct choice choice = no_choice;
     if (call->routed == NULL || cuda->n != 1 || last == NULL ||
         last->launch.kernel != GPU_KERNEL_route ||
         !suits_choice(&call->blocks[call->n_blocks - 1]))
-        return false;
-    memcpy(route, last->args, sizeof *route);
-    if (last->launch.n_blocks_x != 1 || route->ids != call->routed->ids || !gpu_has_few(route))
-        return false;
-    cuda_queue_take_back(&cuda->queue);
-    return true;
+        return choice;
+    memcpy(&choice.route, last->args, sizeof choice.route);
+    choice.is_there = last->launch.n_blocks_x == 1 && choice.route.ids == call->routed->ids &&
+                      gpu_has_few(&choice.route);
+    if (choice.is_there)
+        cuda_queue_take_back(&cuda->queue);
+    return choice;
+}
+
+/* Whether gpu_matmul_one computes the last products of those experts. */
+static bool suits_early_choice(const struct backend_ffn *expert)
+{
+    const struct gpu_weight down = gpu_weight_of(&expert->down);
+    return down.is_interleaved && gpu_suits_one(&down);
 }
 
 static void run_call(struct backend_cuda *cuda, const struct ffn_call *call)
 {
     const size_t n_blocks = call->n_blocks;
-    struct gpu_route_args route = {.ids = NULL};
-    const bool has_route = take_choice(cuda, call, &route);
+    struct choice choice = take_choice(cuda, call);
     cuda_queue_begin(&cuda->queue);
     struct product_list gates = new_list(cuda, 2 * n_blocks), downs = new_list(cuda, n_blocks);
     struct run run;
@@ -352,12 +368,15 @@ static void run_call(struct backend_cuda *cuda, const struct ffn_call *call)
         run = run_at(call->blocks, n_blocks, i, at);
         add_run(cuda, call, &run, &gates, &downs);
     }
-    launch_list(cuda, &gates, has_route ? &route : NULL);
+    launch_list(cuda, &gates, &choice);
     for (size_t i = 0, at = 0; i < n_blocks; i += run.n_blocks, at = behind_run(&run)) {
         run = run_at(call->blocks, n_blocks, i, at);
         activate(cuda, call, &run);
     }
-    launch_list(cuda, &downs, NULL);
+    /* The router's launch ended before the one ahead began. */
+    choice.is_there &= suits_early_choice(&call->blocks[n_blocks - 1]);
+    choice.is_early = choice.is_there;
+    launch_list(cuda, &downs, &choice);
 }
 
 void cuda_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks)

@@ -113,13 +113,16 @@ static inline void gpu_tile_16(int32_t c[4], const uint32_t a[2], uint32_t b)
     emulator_tile(c, &given);
 }
 
-static inline unsigned gpu_count(bool yes)
+static inline uint32_t gpu_vote(bool yes)
 {
-    unsigned n = yes;
-    for (unsigned mask = 16; mask > 0; mask /= 2)
-        n += gpu_shuffle_xor(n, mask);
-    return n;
+    uint32_t bits = 0;
+    for (unsigned lane = 0; lane < 32; lane++)
+        bits |= (uint32_t)gpu_shuffle<uint32_t>(yes, lane) << lane;
+    return bits;
 }
+
+static inline unsigned gpu_n_bits(uint32_t bits) { return (unsigned)__builtin_popcount(bits); }
+static inline unsigned gpu_count(bool yes) { return gpu_n_bits(gpu_vote(yes)); }
 
 static inline uint32_t gpu_max_of_warp(uint32_t x)
 {

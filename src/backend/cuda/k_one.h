@@ -301,7 +301,7 @@ GPU_FN void gpu_one_activate(const struct gpu_product &p, uint32_t t, const gpu_
 /* The choice of a row's experts, made again by every block that needs one of them: that takes less
  * time than a launch of its own. */
 struct gpu_one_choice {
-    bool is_there, is_written;
+    bool is_there, is_early, is_written;
     const struct gpu_route_args &route;
     gpu_shared<uint64_t> bases; /* [n_experts] */
     gpu_shared<uint32_t> expert; /* [1] */
@@ -338,19 +338,21 @@ GPU_FN void gpu_one_rows(struct gpu_work &work, gpu_shared<float> groups,
     struct gpu_product &p = work.p;
     const struct gpu_tile &tile = work.tile;
     const struct gpu_one_plan plan = gpu_one_plan_of<GROUP, KIND>(p.w);
-    struct gpu_slice<GROUP, KIND> slice = {};
-    if (p.bases != NULL) {
-        if (choice.is_there)
-            gpu_one_fetch_bases(p, choice);
+    const bool is_chosen = p.bases != NULL && choice.is_there;
+    const bool is_late = p.bases != NULL && !(is_chosen && choice.is_early);
+    if (is_chosen)
+        gpu_one_fetch_bases(p, choice);
+    if (is_late)
         gpu_wait();
-        if (choice.is_there)
-            gpu_one_choose(work, choice);
-        else
-            gpu_find_expert(work);
-    }
-    if (plan.own < tile.end - tile.first && plan.first < plan.n_slices)
-        slice.read(p.w, tile.first + plan.own, plan.first);
-    if (p.bases == NULL)
+    if (is_chosen)
+        gpu_one_choose(work, choice);
+    else
+        gpu_find_expert(work);
+    /* Threads without a slice read the first one. */
+    const bool is_there = plan.own < tile.end - tile.first && plan.first < plan.n_slices;
+    struct gpu_slice<GROUP, KIND> slice;
+    slice.read(p.w, tile.first + (is_there ? plan.own : 0), is_there ? plan.first : 0);
+    if (!is_late)
         gpu_wait();
     if (p.up != NULL) {
         gpu_one_activate(p, tile.t, hidden);
@@ -363,37 +365,58 @@ GPU_FN void gpu_one_rows(struct gpu_work &work, gpu_shared<float> groups,
     gpu_one_tile<GROUP, KIND>(work, plan, slice, in, groups);
 }
 
-/* A few rows that are not side by side: a warp has one of them, and a lane one group at a time. */
+/* A few rows of bytes in groups of 64 that are not side by side: a warp has one of them, and a lane
+ * one group at a time. */
+struct gpu_one_group {
+    struct gpu_four words[4];
+    float scale, bias;
+
+    GPU_METHOD void read(const struct gpu_weight &w, uint32_t row, uint32_t g)
+    {
+        const uint64_t at = (uint64_t)row * (w.n_cols / 64) + g;
+        GPU_UNROLL
+        for (uint32_t i = 0; i < 4; i++)
+            words[i] = gpu_load_four_now(w.parts[0] + at * 64 + i * 16);
+        scale = gpu_plain_value(w.format.scale, w.parts[1] + 2 * at);
+        bias = gpu_plain_value(w.format.scale, w.parts[2] + 2 * at);
+    }
+};
+
 GPU_FN void gpu_one_in_order(struct gpu_work &work, gpu_shared<float> groups)
 {
     struct gpu_product &p = work.p;
-    const uint32_t own = work.tile.first + gpu_warp(), group = p.w.format.group;
-    const uint32_t n_groups = p.w.n_cols / group;
-    const bool is_there = own < work.tile.end, is_known = p.bases == NULL;
+    const uint32_t n_groups = p.w.n_cols / 64, warp_row = work.tile.first + gpu_warp();
+    const bool is_there = warp_row < work.tile.end, is_known = p.bases == NULL;
+    const uint32_t own = is_there ? warp_row : work.tile.first;
     const gpu_shared<float> quads = groups + gpu_warp() * GPU_WARP * 4;
-    struct gpu_codes codes;
+    struct gpu_one_group codes;
     float acc = 0;
-    if (is_known && is_there && gpu_lane() < n_groups)
-        gpu_load_group(p.w, own, gpu_lane(), &codes);
+    if (is_known)
+        codes.read(p.w, own, gpu_lane() < n_groups ? gpu_lane() : 0);
     gpu_wait();
     gpu_find_expert(work);
     const size_t row = gpu_input_row(p, work.tile.t);
     for (uint32_t from = 0; from < n_groups; from += GPU_WARP) {
-        const uint32_t g = from + gpu_lane(), left = n_groups - from;
-        if (is_there && g < n_groups) {
-            int32_t sum = 0;
-            if (from > 0 || !is_known)
-                gpu_load_group(p.w, own, g, &codes);
-            for (uint32_t i = 0; i < group / 4; i++)
-                sum = gpu_dot4_unsigned(
-                    codes.words[i],
-                    (int32_t)gpu_load_word(p.in.q + row * p.w.n_cols + g * group + 4 * i), sum);
-            gpu_put_quad(quads, gpu_lane() * 4,
-                         {{codes.scale * p.in.scale[row * n_groups + g], (float)sum, codes.bias,
-                           p.in.offset[row * n_groups + g]}});
-        }
+        const uint32_t left = n_groups - from, n = left < GPU_WARP ? left : GPU_WARP;
+        const uint32_t g = from + (gpu_lane() < n ? gpu_lane() : 0);
+        const int8_t *q = p.in.q + row * p.w.n_cols + g * 64;
+        struct gpu_four columns[4];
+        int32_t sum = 0;
+        if (from > 0 || !is_known)
+            codes.read(p.w, own, g);
+        GPU_UNROLL
+        for (uint32_t i = 0; i < 4; i++)
+            columns[i] = gpu_load_four_now(q + i * 16);
+        const float scale = gpu_load_float_now(p.in.scale + row * n_groups + g);
+        const float offset = gpu_load_float_now(p.in.offset + row * n_groups + g);
+        GPU_UNROLL
+        for (uint32_t i = 0; i < 16; i++)
+            sum = gpu_dot4_unsigned(codes.words[i / 4].words[i % 4],
+                                    (int32_t)columns[i / 4].words[i % 4], sum);
+        gpu_put_quad(quads, gpu_lane() * 4, {{codes.scale * scale, (float)sum, codes.bias, offset}});
         gpu_warp_barrier();
-        for (uint32_t k = 0; is_there && gpu_lane() == 0 && k < GPU_WARP && k < left; k++) {
+        GPU_UNROLL_BY(8)
+        for (uint32_t k = 0; k < n; k++) {
             const struct gpu_quad it = gpu_take_quad(quads, k * 4);
             acc = fmaf(it.x[2], it.x[3], fmaf(it.x[0], it.x[1], acc));
         }
@@ -426,10 +449,14 @@ GPU_KERNEL_FOR(GPU_MATMUL_THREADS, 3) void gpu_matmul_one(const struct gpu_matmu
     GPU_SHARED(float, ratings, LIMIT_TOP_K);
     GPU_SHARED(float, exps, LIMIT_TOP_K);
     GPU_SHARED(uint32_t, expert, 1);
+    GPU_SHARED(uint32_t, keys, GPU_WARP);
+    GPU_SHARED(uint32_t, indices, GPU_WARP);
     struct gpu_work work = gpu_find_tile(a.list, GPU_MATMUL_ONE);
     const gpu_one_shared hidden = {q, scale, offset};
-    const gpu_one_choice choice = {a.has_route != 0, gpu_block_x() == a.first_routed, a.route,
-                                   bases, expert, {{}, {}, chosen, ratings, exps, {}, {}}};
+    const gpu_one_choice choice = {
+        a.has_route != 0, a.has_early_route != 0,
+        a.has_early_route == 0 && gpu_block_x() == a.first_routed, a.route, bases, expert,
+        {{}, {}, chosen, ratings, exps, {}, {}, keys, indices}};
     if (!work.p.w.is_interleaved)
         gpu_one_in_order(work, groups);
     else if (work.p.w.format.codes == QUANT_CODES_FP4)

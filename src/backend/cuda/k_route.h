@@ -34,6 +34,7 @@ struct gpu_route_shared {
     gpu_shared<float> exps;      /* [LIMIT_TOP_K], of the chosen */
     gpu_shared<uint32_t> groups; /* [LIMIT_TOP_K] */
     gpu_shared<float> lanes;     /* [ROUTER_LANES] */
+    gpu_shared<uint32_t> keys, indices; /* [GPU_WARP], of good candidates */
 };
 
 /* Finds the k best of n candidates, best first. rating_of(i) is the value of candidate i. */
@@ -90,12 +91,9 @@ GPU_FN void gpu_best_of_lane(const uint32_t keys[GPU_WARP_CANDIDATES], uint32_t 
         }
 }
 
-/* As gpu_choose of what the router ranks, by one warp, with the candidates in registers: those that
- * are chosen leave. What is computed of a rating must not depend on the sign of a zero. */
-GPU_FN void gpu_choose_by_warp(uint32_t n, unsigned k, const float *logits,
-                               const gpu_route_shared &s)
+/* Keys of the logits that a lane has. */
+GPU_FN void gpu_load_keys(uint32_t n, const float *logits, uint32_t keys[GPU_WARP_CANDIDATES])
 {
-    uint32_t keys[GPU_WARP_CANDIDATES], key, index;
     float values[GPU_WARP_CANDIDATES];
     GPU_UNROLL
     for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++) {
@@ -105,6 +103,51 @@ GPU_FN void gpu_choose_by_warp(uint32_t n, unsigned k, const float *logits,
     GPU_UNROLL
     for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++)
         keys[m] = m * GPU_WARP + gpu_lane() < n ? gpu_rating_key(router_rank(values[m])) : 0;
+}
+
+/* How many lanes have a better candidate: a higher key, or the same with a lower index. */
+GPU_FN uint32_t gpu_rank_in_warp(uint32_t key, uint32_t index)
+{
+    uint32_t rank = 0;
+    GPU_UNROLL
+    for (unsigned j = 0; j < GPU_WARP; j++) {
+        const uint32_t other = gpu_shuffle(key, j), at = gpu_shuffle(index, j);
+        rank += other > key || (other == key && at < index);
+    }
+    return rank;
+}
+
+/* The candidates that are as good as the k-th best of the lanes' best ones: the chosen are among
+ * them. Leaves up to 32 of them; returns how many there are. */
+GPU_FN uint32_t gpu_keep_good(unsigned k, const uint32_t keys[GPU_WARP_CANDIDATES],
+                              const gpu_route_shared &s)
+{
+    uint32_t best = 0, n = 0;
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++)
+        best = keys[m] > best ? keys[m] : best;
+    const uint32_t rank = gpu_rank_in_warp(best, gpu_lane());
+    const uint32_t enough = gpu_max_of_warp(rank == k - 1 ? best : 0);
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++) {
+        const bool is_good = keys[m] >= enough;
+        const uint32_t all = gpu_vote(is_good);
+        const uint32_t place = n + gpu_n_bits(all & ((1u << gpu_lane()) - 1));
+        if (is_good && place < GPU_WARP) {
+            s.keys[place] = keys[m];
+            s.indices[place] = m * GPU_WARP + gpu_lane();
+        }
+        n += gpu_n_bits(all);
+    }
+    gpu_warp_barrier();
+    return n;
+}
+
+/* Chooses one after the other: those that are chosen leave. */
+GPU_FN void gpu_choose_in_turns(unsigned k, uint32_t keys[GPU_WARP_CANDIDATES],
+                                const gpu_route_shared &s)
+{
+    uint32_t key, index;
     gpu_best_of_lane(keys, &key, &index);
     for (unsigned i = 0; i < k; i++) {
         const uint32_t best = gpu_max_of_warp(key);
@@ -118,6 +161,28 @@ GPU_FN void gpu_choose_by_warp(uint32_t n, unsigned k, const float *logits,
             keys[m] = m == first / GPU_WARP ? 0 : keys[m];
         gpu_best_of_lane(keys, &key, &index);
     }
+}
+
+/* As gpu_choose of what the router ranks, by one warp, with the candidates in registers. What is
+ * computed of a rating must not depend on the sign of a zero. */
+GPU_FN void gpu_choose_by_warp(uint32_t n, unsigned k, const float *logits,
+                               const gpu_route_shared &s)
+{
+    uint32_t keys[GPU_WARP_CANDIDATES];
+    gpu_load_keys(n, logits, keys);
+    const uint32_t n_good = k <= GPU_WARP ? gpu_keep_good(k, keys, s) : GPU_NO_CANDIDATE;
+    if (n_good > GPU_WARP) { /* many are equal, or many are chosen */
+        gpu_choose_in_turns(k, keys, s);
+    } else {
+        const bool is_there = gpu_lane() < n_good;
+        const uint32_t key = is_there ? (uint32_t)s.keys[gpu_lane()] : 0;
+        const uint32_t index = is_there ? (uint32_t)s.indices[gpu_lane()] : GPU_NO_CANDIDATE;
+        const uint32_t rank = gpu_rank_in_warp(key, index);
+        if (is_there && rank < k) {
+            s.chosen[rank] = index;
+            s.ratings[rank] = gpu_rating_of_key(key);
+        }
+    }
     gpu_warp_barrier();
 }
 
@@ -125,6 +190,7 @@ GPU_FN void gpu_choose_by_warp(uint32_t n, unsigned k, const float *logits,
 GPU_FN unsigned gpu_place_of(unsigned k, unsigned i, gpu_shared<uint32_t> ids)
 {
     unsigned place = 0;
+    GPU_UNROLL_BY(8)
     for (unsigned j = 0; j < k; j++)
         place += ids[j] < ids[i];
     return place;
@@ -273,8 +339,10 @@ GPU_KERNEL void gpu_route(const struct gpu_route_args a)
     GPU_SHARED(float, exps, LIMIT_TOP_K);
     GPU_SHARED(uint32_t, groups, LIMIT_TOP_K);
     GPU_SHARED(float, lanes, ROUTER_LANES);
+    GPU_SHARED(uint32_t, keys, GPU_WARP);
+    GPU_SHARED(uint32_t, indices, GPU_WARP);
     const gpu_route_shared s = {best_values, best_indices, chosen, ratings, exps, groups,
-                                lanes};
+                                lanes, keys, indices};
     const float *logits = a.logits + (size_t)gpu_block_x() * a.router.n_experts;
     uint32_t *ids = a.ids + (size_t)gpu_block_x() * a.router.k;
     float *weights = a.weights + (size_t)gpu_block_x() * a.router.k;

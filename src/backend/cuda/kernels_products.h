@@ -141,14 +141,16 @@ SHARED_HOST_FN uint32_t gpu_few_split(const struct gpu_weight *w)
     return split;
 }
 
-/* Whether gpu_matmul_one reads the weight: sixteen bytes at a time where rows lie side by side, and
- * otherwise a few rows with biases. */
+/* Whether gpu_matmul_one reads the weight, sixteen bytes at a time: rows side by side, or a few rows
+ * of bytes. */
 SHARED_HOST_FN bool gpu_suits_one(const struct gpu_weight *w)
 {
-    if (!w->is_interleaved)
-        return w->format.codes == QUANT_CODES_AFFINE && w->format.has_bias && w->n_rows < 16;
-    return (w->format.bits == 4 || w->format.bits == 8) && w->n_cols % GPU_ONE_SLICE == 0 &&
-           (uintptr_t)w->parts[0] % 16 == 0;
+    if (w->n_cols % GPU_ONE_SLICE != 0 || (uintptr_t)w->parts[0] % 16 != 0)
+        return false;
+    if (w->is_interleaved)
+        return w->format.bits == 4 || w->format.bits == 8;
+    return w->format.codes == QUANT_CODES_AFFINE && w->format.has_bias && w->n_rows < 16 &&
+           w->format.bits == 8 && w->format.group == 64;
 }
 
 /* The same for floats and halves: four columns at a time. */
@@ -252,10 +254,12 @@ struct gpu_matmul_plain_many_args {
     struct gpu_products list;
 };
 /* With has_route, products with `bases` have the experts of one row, which every block chooses
- * again; `id` is not read. Block first_routed leaves them as gpu_route does (gpu_has_few). */
+ * again; `id` is not read. Block first_routed leaves them as gpu_route does (gpu_has_few). With
+ * has_early_route, the logits were there before the launch ahead, and nobody needs the choice
+ * left. */
 struct gpu_matmul_one_args {
     struct gpu_products list;
-    uint32_t has_route, first_routed;
+    uint32_t has_route, has_early_route, first_routed;
     struct gpu_route_args route;
 };
 struct gpu_matmul_plain_one_args {

@@ -117,8 +117,10 @@ GPU_FN void gpu_tile_16(int32_t c[4], const uint32_t a[2], uint32_t b)
         : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
-/* The number of threads of the warp that say yes; the warp meets. */
-GPU_FN unsigned gpu_count(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
+/* The threads of the warp that say yes, a bit each, and their number; the warp meets. */
+GPU_FN uint32_t gpu_vote(bool yes) { return __ballot_sync(0xffffffffu, yes); }
+GPU_FN unsigned gpu_n_bits(uint32_t bits) { return __popc(bits); }
+GPU_FN unsigned gpu_count(bool yes) { return gpu_n_bits(gpu_vote(yes)); }
 
 /* Four bytes at a multiple of four, eight at a multiple of eight. */
 GPU_FN uint32_t gpu_load_word(const void *at) { return *(const uint32_t *)at; }
