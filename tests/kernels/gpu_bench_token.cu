@@ -228,15 +228,13 @@ struct list {
         products.push_back(p);
     }
 
-    void launch(const char *name, const struct gpu_route_args *route = NULL,
-                bool is_early = false) const
+    void launch(const char *name, const struct gpu_route_args *route = NULL) const
     {
         struct gpu_matmul_one_args args = {};
         args.list = {send(products), (uint32_t)products.size()};
-        for (const struct gpu_product &p : products)
-            args.first_routed = p.bases == NULL ? args.first_routed : p.first_block[GPU_MATMUL_ONE];
         args.has_route = route != NULL;
-        args.has_early_route = is_early;
+        args.n_blocks = n_blocks[GPU_MATMUL_ONE];
+        args.n_ended = send(std::vector<uint32_t>(1));
         if (route != NULL)
             args.route = *route;
         if (n_blocks[GPU_MATMUL_ONE] > 0)
@@ -396,7 +394,6 @@ static void add_experts(const struct token &t)
     struct list router, gates, downs;
     router.add(make_bytes(N_EXPERTS), input_of(t.normed), t.logits);
     router.add(make_bytes(1), input_of(t.normed), t.gate);
-    router.launch("router");
     gpu_route_args r = {};
     r.router.n_experts = N_EXPERTS;
     r.router.k = N_CHOSEN;
@@ -406,6 +403,7 @@ static void add_experts(const struct token &t)
     r.logits = t.logits;
     r.ids = t.ids;
     r.weights = t.weights;
+    router.launch("router", &r);
     for (uint32_t e = 0; e < N_EXPERTS; e++)
         at.push_back((uint64_t)(uintptr_t)(experts + e * each));
     /* The shared expert, then those that the router chose, found by the GPU. */
@@ -424,6 +422,7 @@ static void add_experts(const struct token &t)
         p.w = place(gate, from + all_bytes(gate));
         p.y = t.up + own;
         gates.add(p);
+        p.has_old_ids = 1;
         p.w = place(down, from + 2 * all_bytes(gate));
         p.pick = NULL;
         p.in = {t.inner + own};
@@ -431,8 +430,8 @@ static void add_experts(const struct token &t)
         p.y = is_routed ? t.parts : t.gated;
         downs.add(p);
     }
-    gates.launch("gate and up", &r);
-    downs.launch("down", &r, true);
+    gates.launch("gate and up");
+    downs.launch("down");
 }
 
 static void add_token(uint32_t position)

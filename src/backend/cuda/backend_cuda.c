@@ -132,7 +132,7 @@ static void carve_all(struct carver *c, struct backend_cuda *cuda, const struct 
     cuda->partial_floats = cuda_partial_floats(o);
     cuda->partial = carve(c, cuda->partial_floats, sizeof(float));
     cuda->lists = carve(c, cuda_queue_list_bytes(list_bytes(o)), 1);
-    cuda->counters = carve(c, CUDA_COUNTERS, sizeof(uint32_t));
+    cuda->counters = carve(c, CUDA_COUNTERS + 1, sizeof(uint32_t));
 }
 
 uint64_t backend_cuda_scratch_bytes(const struct backend_options *options)
@@ -213,9 +213,11 @@ static int make_scratch(struct backend_cuda *cuda, struct fm_error *err)
         return FM_ERR_NOMEM;
     carve_all(&c, cuda, &cuda->limits);
     const int rc = cuda_queue_open(&cuda->queue, cuda->lists, list_bytes(&cuda->limits), err);
-    if (rc == 0)
-        cuda_queue_clear(&cuda->queue, cuda->counters, CUDA_COUNTERS * sizeof *cuda->counters);
-    return rc;
+    if (rc != 0)
+        return rc;
+    cuda->queue.counter = cuda->counters + CUDA_COUNTERS;
+    cuda_queue_clear(&cuda->queue, cuda->counters, (CUDA_COUNTERS + 1) * sizeof *cuda->counters);
+    return 0;
 }
 
 int backend_cuda_open_on(struct gpu_device *device, const struct backend_options *options,

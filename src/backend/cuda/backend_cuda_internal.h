@@ -47,7 +47,7 @@ struct backend_cuda {
     float *partial;               /* of attention */
     size_t partial_floats;
     char *lists; /* the queue's */
-    uint32_t *counters; /* [CUDA_COUNTERS]: 0 between two launches */
+    uint32_t *counters; /* [CUDA_COUNTERS + 1], 0 between two launches; the last is the queue's */
 };
 
 static inline struct backend_cuda *cuda_of(struct backend *be)

@@ -317,13 +317,36 @@ static size_t fuse_heads(struct gpu_command *commands, size_t n)
     return 3;
 }
 
-size_t cuda_fuse(struct gpu_command *commands, size_t n)
+/* ---- routers --------------------------------------------------------------------------------- */
+
+_Static_assert(sizeof(struct gpu_matmul_one_args) <= GPU_MAX_ARGS, "a command holds it");
+
+/* Joins products of one input with the choice that follows them. All blocks end before it is made,
+ * so it does not matter what they compute. */
+static size_t fuse_route(struct gpu_command *commands, size_t n, uint32_t *counter)
+{
+    if (n < 2 || commands[0].launch.kernel != GPU_KERNEL_matmul_one ||
+        commands[1].launch.kernel != GPU_KERNEL_route || commands[1].launch.n_blocks_x != 1 ||
+        !gpu_has_few(ARGS_OF(&commands[1], route)))
+        return 1;
+    struct gpu_matmul_one_args args;
+    memcpy(&args, commands[0].args, sizeof args);
+    memcpy(&args.route, commands[1].args, sizeof args.route);
+    args.has_route = 1;
+    args.n_ended = counter;
+    memcpy(commands[0].args, &args, sizeof args);
+    return 2;
+}
+
+size_t cuda_fuse(struct gpu_command *commands, size_t n, uint32_t *counter)
 {
     size_t kept = 0, used;
     for (size_t i = 0; i < n; i += used, kept++) {
         used = fuse_rounding(commands + i, n - i);
         if (used == 1)
             used = fuse_heads(commands + i, n - i);
+        if (used == 1)
+            used = fuse_route(commands + i, n - i, counter);
         if (used == 1)
             used = fuse_rows(commands + i, n - i);
         if (kept != i)

@@ -81,26 +81,7 @@ static void add_product(struct product_list *list, struct gpu_product product)
     list->products[list->n++] = product;
 }
 
-/* The first block of a product with experts that the GPU finds. */
-static uint32_t first_routed(const struct product_list *list)
-{
-    uint32_t i = 0;
-    while (i < list->n && list->products[i].bases == NULL)
-        i++;
-    return i < list->n ? list->products[i].first_block[GPU_MATMUL_ONE] : 0;
-}
-
-/* How a list finds the experts that the router chose. */
-struct choice {
-    bool is_there; /* gpu_matmul_one makes it, and has all products of experts */
-    bool is_early; /* a launch ahead makes it too */
-    struct gpu_route_args route;
-};
-
-static const struct choice no_choice = {.is_there = false};
-
-static void launch_list(struct backend_cuda *cuda, const struct product_list *list,
-                        const struct choice *choice)
+static void launch_list(struct backend_cuda *cuda, const struct product_list *list)
 {
     const struct gpu_products all = {list->device, list->n};
     const uint32_t *n = list->n_blocks;
@@ -110,9 +91,7 @@ static void launch_list(struct backend_cuda *cuda, const struct product_list *li
         CUDA_LAUNCH(cuda, matmul_many, n[GPU_MATMUL_MANY], 1, GPU_MATMUL_THREADS, {all});
     if (n[GPU_MATMUL_ONE] > 0)
         CUDA_LAUNCH(cuda, matmul_one, n[GPU_MATMUL_ONE], 1, GPU_MATMUL_THREADS,
-                    {.list = all, .has_route = choice->is_there,
-                     .has_early_route = choice->is_early, .first_routed = first_routed(list),
-                     .route = choice->route});
+                    {.list = all, .n_blocks = n[GPU_MATMUL_ONE]});
     if (n[GPU_MATMUL_PLAIN_ONE] > 0)
         CUDA_LAUNCH(cuda, matmul_plain_one, n[GPU_MATMUL_PLAIN_ONE], 1, GPU_PLAIN_ONE_THREADS,
                     {all});
@@ -137,7 +116,7 @@ void cuda_matmul(struct backend *be, const struct backend_product *products, siz
                                                 .in = input_for(cuda, products[i].w),
                                                 .n = (uint32_t)cuda->n, .y = products[i].y,
                                                 .bias = products[i].bias});
-    launch_list(cuda, &list, &no_choice);
+    launch_list(cuda, &list);
 }
 
 /* ---- single heads ---------------------------------------------------------------------------- */
@@ -174,7 +153,7 @@ static void multiply_heads(struct backend_cuda *cuda, const struct backend_head_
                                                 .in = head_input(&all, &args->w[h], h), .n = n,
                                                 .pick = device, .y = y + h * args->y_stride,
                                                 .y_stride = args->n_heads * args->y_stride});
-    launch_list(cuda, &list, &no_choice);
+    launch_list(cuda, &list);
 }
 
 /* As many tokens at a time as the rounded input has room for. */
@@ -313,6 +292,7 @@ static void add_run(struct backend_cuda *cuda, const struct ffn_call *call, cons
         p.in = hidden_of(cuda, run, at);
         p.pick = NULL;
         p.place = places;
+        p.has_old_ids = true; /* gate and up lie between */
         p.bias = f->down_bias;
         p.y = f->out;
         if (is_later) {
@@ -325,42 +305,9 @@ static void add_run(struct backend_cuda *cuda, const struct ffn_call *call, cons
     }
 }
 
-/* Whether gpu_matmul_one computes the first products of the experts that the GPU finds. */
-static bool suits_choice(const struct backend_ffn *expert)
-{
-    const struct gpu_weight gate = gpu_weight_of(&expert->gate), up = gpu_weight_of(&expert->up);
-    return gate.is_interleaved && gpu_suits_one(&gate) && up.is_interleaved && gpu_suits_one(&up);
-}
-
-/* Takes the choice of a token's experts back if it is the last that was queued: then the experts'
- * first products make it. */
-static struct choice take_choice(struct backend_cuda *cuda, const struct ffn_call *call)
-{
-    const struct gpu_command *last = cuda_queue_last(&cuda->queue);
-    struct choice choice = no_choice;
-    if (call->routed == NULL || cuda->n != 1 || last == NULL ||
-        last->launch.kernel != GPU_KERNEL_route ||
-        !suits_choice(&call->blocks[call->n_blocks - 1]))
-        return choice;
-    memcpy(&choice.route, last->args, sizeof choice.route);
-    choice.is_there = last->launch.n_blocks_x == 1 && choice.route.ids == call->routed->ids &&
-                      gpu_has_few(&choice.route);
-    if (choice.is_there)
-        cuda_queue_take_back(&cuda->queue);
-    return choice;
-}
-
-/* Whether gpu_matmul_one computes the last products of those experts. */
-static bool suits_early_choice(const struct backend_ffn *expert)
-{
-    const struct gpu_weight down = gpu_weight_of(&expert->down);
-    return down.is_interleaved && gpu_suits_one(&down);
-}
-
 static void run_call(struct backend_cuda *cuda, const struct ffn_call *call)
 {
     const size_t n_blocks = call->n_blocks;
-    struct choice choice = take_choice(cuda, call);
     cuda_queue_begin(&cuda->queue);
     struct product_list gates = new_list(cuda, 2 * n_blocks), downs = new_list(cuda, n_blocks);
     struct run run;
@@ -368,15 +315,12 @@ static void run_call(struct backend_cuda *cuda, const struct ffn_call *call)
         run = run_at(call->blocks, n_blocks, i, at);
         add_run(cuda, call, &run, &gates, &downs);
     }
-    launch_list(cuda, &gates, &choice);
+    launch_list(cuda, &gates);
     for (size_t i = 0, at = 0; i < n_blocks; i += run.n_blocks, at = behind_run(&run)) {
         run = run_at(call->blocks, n_blocks, i, at);
         activate(cuda, call, &run);
     }
-    /* The router's launch ended before the one ahead began. */
-    choice.is_there &= suits_early_choice(&call->blocks[n_blocks - 1]);
-    choice.is_early = choice.is_there;
-    launch_list(cuda, &downs, &choice);
+    launch_list(cuda, &downs);
 }
 
 void cuda_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks)

@@ -81,7 +81,7 @@ static void submit_commands(struct cuda_queue *q)
 {
     if (q->n == 0)
         return;
-    const struct gpu_batch batch = {.commands = q->commands, .n = cuda_fuse(q->commands, q->n),
+    const struct gpu_batch batch = {.commands = q->commands, .n = cuda_fuse(q->commands, q->n, q->counter),
                                     .lists = q->lists, .host_lists = q->host_lists,
                                     .list_bytes = q->list_used};
     q->device->ops->submit(q->device, &batch);
@@ -99,17 +99,6 @@ void cuda_queue_add(struct cuda_queue *q, const struct gpu_launch *launch, const
     command->launch = *launch;
     command->args_bytes = (uint32_t)args_bytes;
     memcpy(command->args, args, args_bytes);
-}
-
-struct gpu_command *cuda_queue_last(struct cuda_queue *q)
-{
-    return q->n > 0 ? &q->commands[q->n - 1] : NULL;
-}
-
-void cuda_queue_take_back(struct cuda_queue *q)
-{
-    assert(q->n > 0);
-    q->n--;
 }
 
 void cuda_queue_submit(struct cuda_queue *q)

@@ -21,6 +21,7 @@ struct cuda_queue {
     char *host_lists, *lists; /* the host's, and the GPU's, which the backend owns */
     size_t list_used, list_bytes, operation_bytes; /* the last: the longest lists of an operation */
     uint64_t n_submitted, n_finished;
+    uint32_t *counter; /* for cuda_fuse */
 };
 
 /* Returns the bytes of the GPU's memory for lists. */
@@ -41,10 +42,6 @@ void *cuda_queue_reserve(struct cuda_queue *q, size_t bytes, const void **device
 const void *cuda_queue_put(struct cuda_queue *q, const void *list, size_t bytes);
 void cuda_queue_add(struct cuda_queue *q, const struct gpu_launch *launch, const void *args,
                     size_t args_bytes);
-/* Returns the command that was queued last, if it waits to be submitted, or NULL. */
-struct gpu_command *cuda_queue_last(struct cuda_queue *q);
-/* Takes it back. */
-void cuda_queue_take_back(struct cuda_queue *q);
 void cuda_queue_submit(struct cuda_queue *q);
 /* The pieces may overlap. */
 void cuda_queue_copy(struct cuda_queue *q, void *to, const void *from, uint64_t bytes);

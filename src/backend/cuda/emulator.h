@@ -171,6 +171,7 @@ struct gpu_four {
 static inline struct gpu_four gpu_load_four(const void *at) { return emulator_load<gpu_four>(at); }
 
 static inline struct gpu_four gpu_load_four_now(const void *at) { return gpu_load_four(at); }
+static inline uint32_t gpu_load_word_new(const void *at) { return gpu_load_word(at); }
 static inline uint32_t gpu_load_word_now(const void *at) { return gpu_load_word(at); }
 static inline struct gpu_four gpu_stream_four(const void *at) { return gpu_load_four(at); }
 

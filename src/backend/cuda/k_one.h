@@ -298,56 +298,17 @@ GPU_FN void gpu_one_activate(const struct gpu_product &p, uint32_t t, const gpu_
     gpu_barrier();
 }
 
-/* The choice of a row's experts, made again by every block that needs one of them: that takes less
- * time than a launch of its own. */
-struct gpu_one_choice {
-    bool is_there, is_early, is_written;
-    const struct gpu_route_args &route;
-    gpu_shared<uint64_t> bases; /* [n_experts] */
-    gpu_shared<uint32_t> expert; /* [1] */
-    gpu_route_shared s;
-};
-
-/* Fetches where the experts are, before the launch ahead has ended. */
-GPU_FN void gpu_one_fetch_bases(const struct gpu_product &p, const gpu_one_choice &choice)
-{
-    for (uint32_t i = gpu_thread(); i < choice.route.router.n_experts; i += GPU_MATMUL_THREADS)
-        choice.bases[i] = p.bases[i];
-}
-
-/* Finds the expert of input t: the t-th of the chosen, sorted by id. The block meets. */
-GPU_FN void gpu_one_choose(struct gpu_work &work, const gpu_one_choice &choice)
-{
-    const struct router &r = choice.route.router;
-    if (gpu_warp() == 0) {
-        gpu_choose_by_warp(r.n_experts, r.k, choice.route.logits, choice.s);
-        for (unsigned i = gpu_lane(); i < r.k; i += GPU_WARP)
-            if (gpu_place_of(r.k, i, choice.s.chosen) == work.tile.t)
-                choice.expert[0] = (uint32_t)choice.s.chosen[i];
-        if (choice.is_written)
-            gpu_weigh_few(r, choice.route.ids, choice.route.weights, choice.s);
-    }
-    gpu_barrier();
-    gpu_use_expert(work.p, choice.expert[0], choice.bases[choice.expert[0]]);
-}
-
 template <uint32_t GROUP, gpu_one_kind KIND>
 GPU_FN void gpu_one_rows(struct gpu_work &work, gpu_shared<float> groups,
-                         const gpu_one_shared &hidden, const gpu_one_choice &choice)
+                         const gpu_one_shared &hidden)
 {
     struct gpu_product &p = work.p;
     const struct gpu_tile &tile = work.tile;
     const struct gpu_one_plan plan = gpu_one_plan_of<GROUP, KIND>(p.w);
-    const bool is_chosen = p.bases != NULL && choice.is_there;
-    const bool is_late = p.bases != NULL && !(is_chosen && choice.is_early);
-    if (is_chosen)
-        gpu_one_fetch_bases(p, choice);
+    const bool is_late = p.bases != NULL && !p.has_old_ids;
     if (is_late)
         gpu_wait();
-    if (is_chosen)
-        gpu_one_choose(work, choice);
-    else
-        gpu_find_expert(work);
+    gpu_find_expert(work);
     /* Threads without a slice read the first one. */
     const bool is_there = plan.own < tile.end - tile.first && plan.first < plan.n_slices;
     struct gpu_slice<GROUP, KIND> slice;
@@ -428,14 +389,31 @@ GPU_FN void gpu_one_in_order(struct gpu_work &work, gpu_shared<float> groups)
 
 template <gpu_one_kind KIND>
 GPU_FN void gpu_one_affine(struct gpu_work &work, gpu_shared<float> groups,
-                           const gpu_one_shared &hidden, const gpu_one_choice &choice)
+                           const gpu_one_shared &hidden)
 {
     if (work.p.w.format.group == 64)
-        gpu_one_rows<64, KIND>(work, groups, hidden, choice);
+        gpu_one_rows<64, KIND>(work, groups, hidden);
     else if (work.p.w.format.group == 32)
-        gpu_one_rows<32, KIND>(work, groups, hidden, choice);
+        gpu_one_rows<32, KIND>(work, groups, hidden);
     else
-        gpu_one_rows<128, KIND>(work, groups, hidden, choice);
+        gpu_one_rows<128, KIND>(work, groups, hidden);
+}
+
+/* The block that ends last has all logits, and makes the choice of the row's experts. */
+GPU_FN void gpu_one_choose(const struct gpu_matmul_one_args &a, gpu_shared<uint32_t> n_before,
+                           const gpu_route_shared &s)
+{
+    const struct gpu_route_args &r = a.route;
+    gpu_barrier();
+    if (gpu_thread() == 0)
+        n_before[0] = gpu_count_up(a.n_ended);
+    gpu_barrier();
+    if (n_before[0] != a.n_blocks - 1)
+        return;
+    if (gpu_thread() == 0)
+        *a.n_ended = 0;
+    if (gpu_warp() == 0)
+        gpu_route_few(r.router, r.logits, r.ids, r.weights, s);
 }
 
 GPU_KERNEL_FOR(GPU_MATMUL_THREADS, 3) void gpu_matmul_one(const struct gpu_matmul_one_args a)
@@ -444,29 +422,26 @@ GPU_KERNEL_FOR(GPU_MATMUL_THREADS, 3) void gpu_matmul_one(const struct gpu_matmu
     GPU_SHARED(float, q, GPU_ONE_HIDDEN / 4);
     GPU_SHARED(float, scale, GPU_ONE_HIDDEN / 32);
     GPU_SHARED(float, offset, GPU_ONE_HIDDEN / 32);
-    GPU_SHARED(uint64_t, bases, GPU_FEW_EXPERTS);
     GPU_SHARED(uint32_t, chosen, LIMIT_TOP_K);
     GPU_SHARED(float, ratings, LIMIT_TOP_K);
     GPU_SHARED(float, exps, LIMIT_TOP_K);
-    GPU_SHARED(uint32_t, expert, 1);
     GPU_SHARED(uint32_t, keys, GPU_WARP);
     GPU_SHARED(uint32_t, indices, GPU_WARP);
+    GPU_SHARED(uint32_t, n_before, 1);
     struct gpu_work work = gpu_find_tile(a.list, GPU_MATMUL_ONE);
     const gpu_one_shared hidden = {q, scale, offset};
-    const gpu_one_choice choice = {
-        a.has_route != 0, a.has_early_route != 0,
-        a.has_early_route == 0 && gpu_block_x() == a.first_routed, a.route, bases, expert,
-        {{}, {}, chosen, ratings, exps, {}, {}, keys, indices}};
     if (!work.p.w.is_interleaved)
         gpu_one_in_order(work, groups);
     else if (work.p.w.format.codes == QUANT_CODES_FP4)
-        gpu_one_rows<32, GPU_FP4>(work, groups, hidden, choice);
+        gpu_one_rows<32, GPU_FP4>(work, groups, hidden);
     else if (!work.p.w.format.has_bias)
-        gpu_one_rows<32, GPU_INT4>(work, groups, hidden, choice);
+        gpu_one_rows<32, GPU_INT4>(work, groups, hidden);
     else if (work.p.w.format.bits == 8)
-        gpu_one_affine<GPU_BYTES>(work, groups, hidden, choice);
+        gpu_one_affine<GPU_BYTES>(work, groups, hidden);
     else
-        gpu_one_affine<GPU_AFFINE>(work, groups, hidden, choice);
+        gpu_one_affine<GPU_AFFINE>(work, groups, hidden);
+    if (a.has_route)
+        gpu_one_choose(a, n_before, {{}, {}, chosen, ratings, exps, {}, {}, keys, indices});
 }
 
 /* ---- floats and halves -----------------------------------------------------------------------

@@ -347,7 +347,6 @@ GPU_FN struct gpu_work gpu_find_tile(const struct gpu_products &list, enum gpu_m
 /* The weight is that of this expert, which begins there. */
 GPU_FN void gpu_use_expert(struct gpu_product &p, uint32_t id, uint64_t base)
 {
-    GPU_UNROLL
     for (unsigned i = 0; i < QUANT_MAX_PARTS; i++)
         p.w.parts[i] += base;
     if (p.bias != NULL)

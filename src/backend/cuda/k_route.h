@@ -98,7 +98,7 @@ GPU_FN void gpu_load_keys(uint32_t n, const float *logits, uint32_t keys[GPU_WAR
     GPU_UNROLL
     for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++) {
         const uint32_t c = m * GPU_WARP + gpu_lane();
-        values[m] = gpu_load_float_now(logits + (c < n ? c : 0));
+        values[m] = gpu_load_float_new(logits + (c < n ? c : 0));
     }
     GPU_UNROLL
     for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++)
@@ -109,7 +109,7 @@ GPU_FN void gpu_load_keys(uint32_t n, const float *logits, uint32_t keys[GPU_WAR
 GPU_FN uint32_t gpu_rank_in_warp(uint32_t key, uint32_t index)
 {
     uint32_t rank = 0;
-    GPU_UNROLL
+    GPU_UNROLL_BY(8) /* code that runs once takes the time of fetching it */
     for (unsigned j = 0; j < GPU_WARP; j++) {
         const uint32_t other = gpu_shuffle(key, j), at = gpu_shuffle(index, j);
         rank += other > key || (other == key && at < index);
@@ -196,10 +196,11 @@ GPU_FN unsigned gpu_place_of(unsigned k, unsigned i, gpu_shared<uint32_t> ids)
     return place;
 }
 
-/* The softmax over the chosen, by one warp. */
-GPU_FN void gpu_weigh_few(const struct router &r, uint32_t *ids, float *weights,
-                          const gpu_route_shared &s)
+/* The choice and the softmax over the chosen, by one warp. */
+GPU_FN void gpu_route_few(const struct router &r, const float *logits, uint32_t *ids,
+                          float *weights, const gpu_route_shared &s)
 {
+    gpu_choose_by_warp(r.n_experts, r.k, logits, s);
     const float max = s.ratings[0];
     for (unsigned i = gpu_lane(); i < r.k; i += GPU_WARP)
         s.exps[i] = fmath_exp(s.ratings[i] - max);
@@ -348,10 +349,8 @@ GPU_KERNEL void gpu_route(const struct gpu_route_args a)
     float *weights = a.weights + (size_t)gpu_block_x() * a.router.k;
     gpu_wait();
     if (gpu_has_few(&a)) {
-        if (gpu_warp() == 0) {
-            gpu_choose_by_warp(a.router.n_experts, a.router.k, logits, s);
-            gpu_weigh_few(a.router, ids, weights, s);
-        }
+        if (gpu_warp() == 0)
+            gpu_route_few(a.router, logits, ids, weights, s);
     } else if (a.is_plain)
         gpu_route_plain(a.router, logits, ids, weights, s);
     else

@@ -85,6 +85,7 @@ struct gpu_product {
     const float *bias; /* [w.n_rows], or with `bases` [n_experts, w.n_rows]; NULL: none */
     const uint64_t *bases; /* [n_experts], or NULL */
     const uint32_t *id;    /* [n] */
+    uint32_t has_old_ids;  /* the launch directly ahead does not write them */
     const float *up;       /* [n, w.n_cols], or NULL */
     struct activation activation;
     /* The first block of this product in a launch of each kind; it has none in those of others. */
@@ -253,13 +254,12 @@ struct gpu_matmul_plain_args {
 struct gpu_matmul_plain_many_args {
     struct gpu_products list;
 };
-/* With has_route, products with `bases` have the experts of one row, which every block chooses
- * again; `id` is not read. Block first_routed leaves them as gpu_route does (gpu_has_few). With
- * has_early_route, the logits were there before the launch ahead, and nobody needs the choice
- * left. */
+/* With has_route, the products are a router's logits of one row, and the block that ends last does
+ * what gpu_route does (gpu_has_few). */
 struct gpu_matmul_one_args {
     struct gpu_products list;
-    uint32_t has_route, has_early_route, first_routed;
+    uint32_t has_route, n_blocks; /* of this launch */
+    uint32_t *n_ended;            /* 0 before and after */
     struct gpu_route_args route;
 };
 struct gpu_matmul_plain_one_args {

@@ -171,6 +171,13 @@ GPU_FN struct gpu_four gpu_load_four_now(const void *at)
                  : "l"(__cvta_generic_to_global(at)));
     return four;
 }
+/* The same of what other blocks of this launch have written (gpu_count_up). */
+GPU_FN uint32_t gpu_load_word_new(const void *at)
+{
+    uint32_t word;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(word) : "l"(__cvta_generic_to_global(at)));
+    return word;
+}
 GPU_FN uint32_t gpu_load_word_now(const void *at)
 {
     uint32_t word;
@@ -221,6 +228,10 @@ GPU_FN struct gpu_quad gpu_load_quad_now(const float *at)
     const struct gpu_four four = gpu_load_four_now(at);
     return {{fmath_float_of_bits(four.words[0]), fmath_float_of_bits(four.words[1]),
              fmath_float_of_bits(four.words[2]), fmath_float_of_bits(four.words[3])}};
+}
+GPU_FN float gpu_load_float_new(const float *at)
+{
+    return fmath_float_of_bits(gpu_load_word_new(at));
 }
 GPU_FN float gpu_load_float_now(const float *at)
 {
