@@ -107,21 +107,18 @@ class Predictor:
 
 def count_accepted(ids, first, drafts):
     """Goes through ids from position `first` on as a session does: each pass takes a token and its
-    drafts, the next one begins behind those that were right. Returns made and right, by depth."""
-    depth = drafts.shape[1]
-    made, right = np.zeros(depth, int), np.zeros(depth, int)
-    at = first
+    drafts, the next one begins behind those that were right. Returns how many passes there were,
+    and in how many of them the drafts up to each depth were right."""
+    right = np.zeros(drafts.shape[1], int)
+    at, n_passes = first, 0
     while at < len(ids):
-        n, is_right = 0, True
-        for d in range(depth):
-            if at + 1 + d >= len(ids) or not is_right:
-                break
-            made[d] += 1
-            is_right = drafts[at - 1][d] == ids[at + 1 + d]
-            right[d] += is_right
-            n += is_right
+        n_passes += 1
+        n = 0
+        while n < len(right) and at + 1 + n < len(ids) and drafts[at - 1][n] == ids[at + 1 + n]:
+            right[n] += 1
+            n += 1
         at += 1 + n
-    return made, right
+    return n_passes, right
 
 
 def read_lines(path):

@@ -1,0 +1,26 @@
+/* Drafts of sessions by the model's own block for multi-token prediction (engine/mtp.h). Sessions
+ * of a model without it know nothing, and nothing happens. One thread at a time. */
+#ifndef FLASHMOE_SESSION_DRAFT_MTP_H
+#define FLASHMOE_SESSION_DRAFT_MTP_H
+
+#include "session/session_internal.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int draft_mtp_open(struct fm_session *s, struct fm_error *err);
+/* The session's next token is known, and about to be computed: makes the rows before it. */
+void draft_mtp_follow(struct fm_session *s, int32_t token);
+
+/* Returns whether drafts can be made: the hidden state before the session's next token is known,
+ * and there is memory for the rows of so many drafts. */
+bool draft_mtp_can(struct fm_session *s, uint32_t max);
+/* Makes the drafts of all items whose source is DRAFT_PREDICTED, as many as each shall have. They
+ * get none if that fails. */
+void draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
