@@ -25,7 +25,8 @@ void mtp_bind(struct binder *b, struct mtp *mtp, const struct transformer *t,
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* x first has the embedded tokens. Row by row, because the two halves of a pair lie side by side. */
+/* x first has the embedded tokens. The two halves of a pair lie side by side, so every row has its
+ * own norms. */
 static void mtp_rows(struct step *step, const float *hidden, float *pairs)
 {
     const struct transformer *t = transformer_of(step);

@@ -76,8 +76,8 @@ bool heat_file_load(const char *path, const struct model *model, struct heat *he
 
 static void fill(char *bytes, const struct model *model, const struct heat *heat)
 {
-    struct heat_header h = {.n_layers = model_n_own_expert_layers(model), .n_experts = heat->n_experts,
-                            .model = model_identity(model)};
+    struct heat_header h = {.n_layers = model_n_own_expert_layers(model),
+                            .n_experts = heat->n_experts, .model = model_identity(model)};
     memcpy(h.magic, magic, sizeof magic);
     for (uint32_t l = 0; l < model_n_own_expert_layers(model); l++)
         for (uint32_t e = 0; e < heat->n_experts; e++) {

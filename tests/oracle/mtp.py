@@ -1,10 +1,13 @@
 """The block for multi-token prediction of a checkpoint, in float64 and by transformers' own layers.
 
-transformers leaves mtp.* out. The definition here is that of vLLM and SGLang: a row of the block is
-fc([norm_e(embedding of token i + 1), norm_h(h_i)]), where h_i is what the final norm of the model
-gives at position i. A decoder layer with full attention over the rows before it follows, then a norm
-of its own and the head of the model. The row predicts token i + 2. A further token is predicted by a
-row of the drafted token and of what the block's norm gave before.
+transformers leaves mtp.* out. The definition here is that of vLLM and SGLang: a row of the block
+is fc([norm_e(embedding of token i + 1), norm_h(h_i)]), where h_i is what the final norm of the
+model gives at position i. A decoder layer with full attention over the rows before it follows, then
+a norm of its own and the head of the model. The row predicts token i + 2. A further token is
+predicted by a row of the drafted token and of what the block's norm gave before.
+
+With what the final norm gets as h_i, nano's block predicts worse: 2.26 nats per token of C instead
+of 2.22, 3.61 of English prose instead of 3.59.
 """
 import copy
 import json
@@ -90,19 +93,19 @@ class Predictor:
         return self.norms["norm"](out.reshape(depth * n, -1))
 
     def drafts(self, ids, depth, is_normed=True):
-        """Drafts behind each of ids[1:]: [len(ids) - 1, depth], and the logits of depth 1."""
+        """Drafts behind each of ids[1:]: [len(ids) - 1, depth], and their logits."""
         ids = [int(i) for i in ids]
         n = len(ids) - 1
         hidden, tokens = self.hidden(ids, is_normed)[:n], torch.tensor(ids[1:])
-        rows, drafts, first = torch.zeros(0, hidden.shape[1]).double(), [], None
+        rows, drafts, all_logits = torch.zeros(0, hidden.shape[1]).double(), [], []
         for d in range(1, depth + 1):
             rows = torch.cat([rows, self.rows(hidden, tokens)])
             hidden = self.run(rows, n, d)[-n:]
             logits = self.model.lm_head(hidden)
-            first = logits if first is None else first
             tokens = logits.argmax(-1)
             drafts.append(tokens.numpy())
-        return np.stack(drafts, 1), first.numpy()
+            all_logits.append(logits.numpy())
+        return np.stack(drafts, 1), np.stack(all_logits, 1)
 
 
 def count_accepted(ids, first, drafts):
