@@ -111,10 +111,13 @@ static void keep_hidden(struct forward *f, uint32_t s)
     const size_t hidden = f->model->shape.hidden;
     const uint32_t n = 1 + wanted->n_drafts, at = segment->n_rows - n;
     assert(n <= state->max_hidden && n <= segment->n_rows);
-    state->first = segment->position + at;
-    state->n_hidden = n;
+    if (state->first + state->n_hidden != segment->position + at ||
+        state->n_hidden + n > state->max_hidden)
+        state->n_hidden = 0;
+    if (state->n_hidden == 0)
+        state->first = segment->position + at;
     for (uint32_t i = 0; i < n; i++)
-        memory_fetch(f->be->memory, state->hidden + i * hidden,
+        memory_fetch(f->be->memory, state->hidden + (size_t)state->n_hidden++ * hidden,
                      f->mtp.hidden + (segment->first_row + at + i) * hidden,
                      hidden * sizeof(float));
 }

@@ -8,15 +8,24 @@
 
 /* ---- what is known of a sequence ------------------------------------------------------------- */
 
+/* Rows that are made together, at most, beside those of a pass with drafts. */
+#define ROWS_TOGETHER 32
+
+uint32_t mtp_max_missing(uint32_t n_drafts)
+{
+    return ROWS_TOGETHER + 1 + n_drafts;
+}
+
 uint64_t mtp_state_bytes(uint32_t n_context, uint32_t n_drafts, uint32_t hidden)
 {
-    return n_context * sizeof(uint32_t) + (2ull + n_drafts) * hidden * sizeof(float);
+    return n_context * sizeof(uint32_t) +
+           (1ull + mtp_max_missing(n_drafts)) * hidden * sizeof(float);
 }
 
 int mtp_state_open(struct mtp_state *state, uint32_t n_context, uint32_t n_drafts, uint32_t hidden,
                    struct fm_error *err)
 {
-    *state = (struct mtp_state){.max_hidden = 1 + n_drafts};
+    *state = (struct mtp_state){.max_hidden = mtp_max_missing(n_drafts)};
     state->positions = mem_new(n_context, sizeof *state->positions, "the rows of drafts", err);
     state->hidden = mem_new((state->max_hidden + 1ull) * hidden, sizeof *state->hidden,
                             "the rows of drafts", err);
@@ -31,6 +40,21 @@ void mtp_state_close(struct mtp_state *state)
     mem_free(state->positions);
     mem_free(state->hidden);
     *state = (struct mtp_state){0};
+}
+
+bool mtp_state_is_full(const struct mtp_state *state, uint32_t n_drafts)
+{
+    return state->n_hidden + 1 + n_drafts > state->max_hidden;
+}
+
+void mtp_state_trim(struct mtp_state *state, uint32_t hidden)
+{
+    if (state->n_hidden <= 1)
+        return;
+    const uint32_t last = state->n_hidden - 1;
+    memcpy(state->hidden, state->hidden + (size_t)last * hidden, hidden * sizeof *state->hidden);
+    state->first += last;
+    state->n_hidden = 1;
 }
 
 void mtp_state_reset(struct mtp_state *state)

@@ -23,8 +23,8 @@ struct sequence;
 struct mtp_state {
     uint32_t n_rows;     /* with keys and values */
     uint32_t *positions; /* [n_context]: of each row's hidden state, ascending */
-    /* The model's hidden states at `n_hidden` positions from `first` on: those of the last pass
-     * with drafts, or the last one. */
+    /* The model's hidden states at `n_hidden` positions from `first` on, up to the last one that
+     * was computed: several rows are made together, when they are needed. */
     uint32_t first, n_hidden;
     float *hidden; /* [max_hidden, hidden] */
     uint32_t max_hidden;
@@ -34,7 +34,13 @@ struct mtp_state {
 int mtp_state_open(struct mtp_state *state, uint32_t n_context, uint32_t n_drafts,
                    uint32_t hidden, struct fm_error *err);
 void mtp_state_close(struct mtp_state *state); /* accepts a zeroed one */
+/* Returns how many rows a sequence lacks at most. */
+uint32_t mtp_max_missing(uint32_t n_drafts);
 uint64_t mtp_state_bytes(uint32_t n_context, uint32_t n_drafts, uint32_t hidden);
+/* Returns whether there is no room for the hidden states of another pass. */
+bool mtp_state_is_full(const struct mtp_state *state, uint32_t n_drafts);
+/* Forgets the hidden states whose rows are made, but for the last one: its token may change. */
+void mtp_state_trim(struct mtp_state *state, uint32_t hidden);
 /* Knows nothing. */
 void mtp_state_reset(struct mtp_state *state);
 /* Forgets what follows from tokens that the sequence does not have: it is at `position` now. */

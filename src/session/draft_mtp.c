@@ -38,14 +38,23 @@ static uint32_t missing_rows(struct fm_session *s, int32_t token, uint32_t end,
     return n;
 }
 
-void draft_mtp_follow(struct fm_session *s, int32_t token)
+/* Makes the rows that the session lacks up to the position `end`. */
+static void make_rows(struct fm_session *s, int32_t token, uint32_t end)
 {
     struct fm_model *m = s->owner;
-    if (m->mtp_rows == NULL)
-        return;
-    const uint32_t n = missing_rows(s, token, s->sequence->position, m->mtp_rows);
+    const uint32_t n = missing_rows(s, token, end, m->mtp_rows);
     if (n > 0)
         engine_mtp_keep(&m->engine, m->mtp_rows, n);
+}
+
+void draft_mtp_follow(struct fm_session *s, int32_t token, bool is_prompt)
+{
+    const struct fm_model *m = s->owner;
+    if (m->mtp_rows == NULL ||
+        (!is_prompt && !mtp_state_is_full(&s->mtp, engine_limits(&m->engine)->n_drafts)))
+        return;
+    make_rows(s, token, s->sequence->position);
+    mtp_state_trim(&s->mtp, m->engine.model->shape.hidden);
 }
 
 bool draft_mtp_can(struct fm_session *s, uint32_t max)
@@ -63,15 +72,6 @@ static bool is_predicted(const struct fm_batch_item *item, uint32_t depth)
     const struct fm_session *s = item->session;
     return item->rc == 0 && s->n_done == 0 && s->draft.source == DRAFT_PREDICTED &&
            s->draft.n >= depth;
-}
-
-/* Makes the rows that a session lacks before the one that drafts. */
-static void catch_up(struct fm_session *s)
-{
-    struct fm_model *m = s->owner;
-    const uint32_t n = missing_rows(s, s->draft.tokens[0], s->sequence->position - 1, m->mtp_rows);
-    if (n > 0)
-        engine_mtp_keep(&m->engine, m->mtp_rows, n);
 }
 
 /* Returns the row that drafts: the first is the block's own, the others follow from the row and the
@@ -118,7 +118,8 @@ void draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n
 {
     for (size_t i = 0; i < n_items; i++)
         if (is_predicted(&items[i], 1))
-            catch_up(items[i].session);
+            make_rows(items[i].session, items[i].ids[0],
+                      items[i].session->sequence->position - 1);
     uint32_t depth = 1;
     while (depth <= SEQUENCE_DRAFTS && predict(m, items, n_items, depth))
         depth++;

@@ -10,8 +10,9 @@ extern "C" {
 #endif
 
 int draft_mtp_open(struct fm_session *s, struct fm_error *err);
-/* The session's next token is known, and about to be computed: makes the rows before it. */
-void draft_mtp_follow(struct fm_session *s, int32_t token);
+/* The session's next tokens are known, of which `token` is the first, and about to be computed.
+ * Makes the rows before them if the tokens are a prompt, or if many are missing. */
+void draft_mtp_follow(struct fm_session *s, int32_t token, bool is_prompt);
 
 /* Returns whether drafts can be made: the hidden state before the session's next token is known,
  * and there is memory for the rows of so many drafts. */

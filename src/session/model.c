@@ -180,7 +180,8 @@ static int open_batch(struct fm_model *m, struct fm_error *err)
         return FM_ERR_NOMEM;
     if (!m->engine.model->has_mtp)
         return 0;
-    m->mtp_rows = mem_new(n * (1ull + SEQUENCE_DRAFTS), sizeof *m->mtp_rows, "the batch", err);
+    const uint32_t missing = mtp_max_missing(engine_limits(&m->engine)->n_drafts);
+    m->mtp_rows = mem_new(n > missing ? n : missing, sizeof *m->mtp_rows, "the batch", err);
     return m->mtp_rows == NULL ? FM_ERR_NOMEM : 0;
 }
 

@@ -600,7 +600,8 @@ static void run_batches(struct evaluation *e)
         const struct batch batch = {e->m->segments, n_segments, hooks};
         const uint32_t n_rows = e->n_rows;
         for (uint32_t i = 0; i < n_segments; i++)
-            draft_mtp_follow(session_of(e, i), batch.segments[i].tokens[0]);
+            draft_mtp_follow(session_of(e, i), batch.segments[i].tokens[0],
+                             batch.segments[i].n_tokens > 1 + batch.segments[i].n_drafts);
         engine_run(&e->m->engine, &batch);
         e->n_done += n_rows - e->n_draft_rows;
         for (uint32_t i = 0; i < n_segments; i++)

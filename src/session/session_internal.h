@@ -42,7 +42,7 @@ struct fm_model {
     uint64_t n_prefill_tokens, prefill_ns, n_decode_tokens, decode_ns, n_decode_passes;
     struct draft_gate gate;
     enum fm_draft_source draft_source;
-    struct mtp_row *mtp_rows; /* [n_sessions, 1 + drafts], where the model has the block */
+    struct mtp_row *mtp_rows; /* rows at hand; NULL: the model has no block for them */
     uint64_t n_drafted[FM_DRAFTS_MAX], n_drafts_accepted[FM_DRAFTS_MAX];
 };
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/forward_internal.h"
-#include "session/session_internal.h"
+#include "session/draft_mtp.h"
 
 #define DEPTH 3
 #define N_TOKENS 48
@@ -57,14 +57,14 @@ static double check_position(struct fm_session *s, int32_t token, const float *e
 {
     struct engine *e = &s->owner->engine;
     const uint32_t n = e->model->shape.vocabulary, last = s->sequence->position - 1;
-    const float *hidden = s->mtp.hidden + (size_t)(last - s->mtp.first) * e->model->shape.hidden;
     double worst = 0;
-    if (s->mtp.n_rows != last || s->mtp.first + s->mtp.n_hidden != last + 1)
+    draft_mtp_follow(s, token, true);
+    if (s->mtp.n_rows != last + 1 || s->mtp.first != last || s->mtp.n_hidden != 1)
         die("position", "the block does not follow the tokens");
     for (uint32_t d = 0; d < DEPTH; d++) {
-        struct mtp_row row = {.sequence = s->sequence, .place = s->mtp.n_rows + d,
+        struct mtp_row row = {.sequence = s->sequence, .place = last + d,
                               .position = last + d, .token = token,
-                              .hidden = d == 0 ? hidden : s->mtp.next, .next = s->mtp.next};
+                              .hidden = d == 0 ? s->mtp.hidden : s->mtp.next, .next = s->mtp.next};
         if (!engine_mtp_draft(e, &row, 1))
             die("draft", "it failed");
         const float *logits = e->stages[0].forward->logits, *wanted = exact + d * n;
