@@ -104,11 +104,10 @@ static int open_stage_models(struct engine *e, const char *path,
     for (uint32_t i = 0; rc == 0 && i < e->n_stages; i++) {
         const uint32_t n = options->stages[i].n_layers, left = e->model->shape.n_layers - first;
         const uint32_t end = first + n;
-        const struct model_options model_options = {.families = arch_families(),
-                                                    .experts_per_token =
-                                                        options->experts_per_token,
-                                                    .first_layer = first, .end_layer = end,
-                                                    .with_mtp = e->model->has_mtp};
+        const struct model_options model_options = {
+            .families = arch_families(), .experts_per_token = options->experts_per_token,
+            .first_layer = first, .end_layer = end,
+            .with_mtp = e->model->has_mtp && i + 1 == e->n_stages};
         if (n == 0 || n > left || (i + 1 == e->n_stages && n < left))
             return err_set(err, FM_ERR_ARG,
                            "stage %u has %u layers from layer %u on: every stage needs one, and "

@@ -207,7 +207,8 @@ int model_source_open(const char *path, const struct model_options *options, str
     struct model_gguf gguf;
     const struct source_options source = {.gguf = &gguf.names, .spare_dir = options->spare_dir,
                                           .first_layer = options->first_layer,
-                                          .end_layer = options->end_layer};
+                                          .end_layer = options->end_layer,
+                                          .with_mtp = options->with_mtp};
     model_gguf_init(&gguf, options->families);
     return source_open(path, &source, out, err);
 }
