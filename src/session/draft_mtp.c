@@ -57,13 +57,9 @@ void draft_mtp_follow(struct fm_session *s, int32_t token, bool is_prompt)
     mtp_state_trim(&s->mtp, m->engine.model->shape.hidden);
 }
 
-bool draft_mtp_can(struct fm_session *s, uint32_t max)
+bool draft_mtp_can(const struct fm_session *s)
 {
-    const uint32_t position = s->sequence->position;
-    if (s->owner->mtp_rows == NULL || max == 0)
-        return false;
-    return s->mtp.first + s->mtp.n_hidden == position && s->mtp.n_hidden > 0 &&
-           session_reach(s, position + 1 + max, NULL) == 0;
+    return s->mtp.n_hidden > 0 && s->mtp.first + s->mtp.n_hidden == s->sequence->position;
 }
 
 /* Returns whether an item gets a draft of this depth, counted from 1. */
@@ -114,12 +110,22 @@ static bool predict(struct fm_model *m, struct fm_batch_item *items, size_t n_it
     return is_good;
 }
 
+/* Prepares a session: memory for the keys and values of all rows, and the rows that it lacks before
+ * the one that drafts. */
+static void prepare(struct fm_session *s)
+{
+    const uint32_t position = s->sequence->position;
+    if (session_reach(s, position + 1 + s->draft.n, NULL) != 0)
+        s->draft.n = 0;
+    else
+        make_rows(s, s->draft.tokens[0], position - 1);
+}
+
 void draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items)
 {
     for (size_t i = 0; i < n_items; i++)
         if (is_predicted(&items[i], 1))
-            make_rows(items[i].session, items[i].ids[0],
-                      items[i].session->sequence->position - 1);
+            prepare(items[i].session);
     uint32_t depth = 1;
     while (depth <= SEQUENCE_DRAFTS && predict(m, items, n_items, depth))
         depth++;

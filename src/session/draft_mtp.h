@@ -14,9 +14,8 @@ int draft_mtp_open(struct fm_session *s, struct fm_error *err);
  * Makes the rows before them if the tokens are a prompt, or if many are missing. */
 void draft_mtp_follow(struct fm_session *s, int32_t token, bool is_prompt);
 
-/* Returns whether drafts can be made: the hidden state before the session's next token is known,
- * and there is memory for the rows of so many drafts. */
-bool draft_mtp_can(struct fm_session *s, uint32_t max);
+/* Returns whether drafts can be made: the hidden state before the session's next token is known. */
+bool draft_mtp_can(const struct fm_session *s);
 /* Makes the drafts of all items whose source is DRAFT_PREDICTED, as many as each shall have. They
  * get none if that fails. */
 void draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items);

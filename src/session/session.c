@@ -703,7 +703,7 @@ static void draft_choose(struct fm_session *s, uint32_t max)
 {
     struct draft *d = &s->draft;
     const enum fm_draft_source asked = s->owner->draft_source;
-    const bool predicts = asked != FM_DRAFT_LOOKUP && draft_mtp_can(s, max);
+    const bool predicts = asked != FM_DRAFT_LOOKUP && draft_mtp_can(s);
     d->n = 0;
     if (asked != FM_DRAFT_MTP)
         d->n = draft_look_up(s->ids, s->sequence->position, d->tokens[0],

@@ -3,13 +3,14 @@
 independent computation in float64.
 
 usage: mtp_test.py check MTP_ACCEPT MODEL
+       mtp_test.py check MTP_ACCEPT DATA FOLDER
        mtp_test.py make CHECKPOINT HELDOUT
 
 `make` writes mtp_accept.json: greedy answers to prompts of the eight held-out domains, and how many
 drafts for them are right by tests/oracle/mtp.py; it needs torch and transformers. `check` gives the
-same texts to MODEL. In every domain the share of passes whose drafts up to each position are right
-must be within a point; a point of all passes is half a dozen. Exit status 77 (skipped) when there
-is no MODEL.
+same texts to MODEL, or to the checkpoint in DATA, which is unpacked in FOLDER (nano_test.py). In
+every domain the share of passes whose drafts up to each position are right must be within a point.
+Exit status 77 (skipped) when DATA has no checkpoint.
 """
 import json
 import pathlib
@@ -23,34 +24,44 @@ N_PROMPTS, N_TOKENS, DEPTH = 12, 72, 4
 TOLERANCE = 0.01
 
 
-def continue_text(model, ids, end):
+def continue_text(model, ids):
     """Returns the ids and the most likely ones behind them."""
     import torch
 
     out, ids = model(torch.tensor([ids]), use_cache=True), list(ids)
     for _ in range(N_TOKENS):
         ids.append(int(out.logits[0, -1].argmax()))
-        if ids[-1] == end:
+        if ids[-1] == model.config.eos_token_id:
             break
         out = model(torch.tensor([ids[-1:]]), past_key_values=out.past_key_values)
     return ids
 
 
+def make_texts(checkpoint, heldout):
+    """Any text would do, but that of the model is what sessions have."""
+    import mtp
+    import torch
+    from tokenizers import Tokenizer
+    from transformers import AutoModelForCausalLM
+
+    torch.set_grad_enabled(False)
+    tokenizer = Tokenizer.from_file(f"{checkpoint}/tokenizer.json")
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    return {domain: [[len(prompt), *continue_text(model, prompt)] for prompt in
+                     mtp.prompts(heldout, domain, tokenizer, N_PROMPTS)] for domain in DOMAINS}
+
+
 def make(checkpoint, heldout):
     sys.path.insert(0, str(HERE.parent / "oracle"))
     import mtp
-    from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(f"{checkpoint}/tokenizer.json")
-    predictor = mtp.Predictor(checkpoint)
-    end = predictor.model.config.eos_token_id
     domains = {}
-    for domain in DOMAINS:
-        texts, n_passes, right = [], 0, [0] * DEPTH
-        for prompt in mtp.prompts(heldout, domain, tokenizer, N_PROMPTS):
-            ids = continue_text(predictor.model, prompt, end)
-            n, good = mtp.count_accepted(ids, len(prompt), predictor.drafts(ids, DEPTH)[0])
-            texts.append([len(prompt), *ids])
+    all_texts = make_texts(checkpoint, heldout)
+    predictor = mtp.Predictor(checkpoint)
+    for domain, texts in all_texts.items():
+        n_passes, right = 0, [0] * DEPTH
+        for n_prompt, *ids in texts:
+            n, good = mtp.count_accepted(ids, n_prompt, predictor.drafts(ids, DEPTH)[0])
             n_passes += n
             right = [a + int(b) for a, b in zip(right, good)]
         domains[domain] = {"n_passes": n_passes, "n_right": right, "texts": texts}
@@ -68,10 +79,11 @@ def count(program, model, texts):
     return [sum(column) for column in zip(*found)]
 
 
-def check(program, model):
-    if not pathlib.Path(model).exists():
-        print(f"skipped: there is no {model}")
-        return 77
+def check(program, model, folder=None):
+    if folder is not None:
+        import nano_test
+
+        model = nano_test.unpack(pathlib.Path(model), pathlib.Path(folder))
     status = 0
     for domain, expected in json.loads(EXPECTED.read_text()).items():
         n_passes, *right = count(program, model, expected["texts"])

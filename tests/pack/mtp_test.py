@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """A block for multi-token prediction in files: packed, left out, damaged.
 
-usage: mtp_test.py FLASHMOE TESTS MODEL
+usage: mtp_test.py FLASHMOE TESTS MODEL DRAFT_BITS
 
 MODEL is the golden qwen3_next with such a block (tests/golden/mtp.py). Whatever becomes of the
-block, text and logits stay as they are. Standard library only.
+block, text and logits stay as they are. DRAFT_BITS is tests/stream/draft_bits.c over stages.
+Standard library only.
 """
 import json
 import pathlib
@@ -46,6 +47,10 @@ class Mtp(unittest.TestCase):
         self.expect(self.packed, "lookup", False)
         self.assertEqual(plain["logits_hash"],
                          self.run_model(self.without, "off")["logits_hash"])
+
+    def test_stages_of_a_packed_model(self):
+        subprocess.run([draft_bits, self.packed, "mtp"], check=True, cwd=self.dir,
+                       env={"CUT_STAGES": "3"}, capture_output=True)
 
     def test_smallest_budget(self):
         done = subprocess.run([flashmoe, "run", self.packed, "-p", "abc", "--memory", "1M",
@@ -108,4 +113,5 @@ def widen_block(path):
 
 if __name__ == "__main__":
     flashmoe, root, model = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
+    draft_bits = sys.argv[4]
     unittest.main(argv=sys.argv[:1])
