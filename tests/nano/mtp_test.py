@@ -4,7 +4,7 @@ independent computation in float64.
 
 usage: mtp_test.py check MTP_ACCEPT MODEL
        mtp_test.py check MTP_ACCEPT DATA FOLDER
-       mtp_test.py make CHECKPOINT HELDOUT
+       mtp_test.py make CHECKPOINT HELDOUT FLASHMOE
 
 `make` writes mtp_accept.json: greedy answers to prompts of the eight held-out domains, and how many
 drafts for them are right by tests/oracle/mtp.py; it needs torch and transformers. `check` gives the
@@ -24,41 +24,27 @@ N_PROMPTS, N_TOKENS, DEPTH = 12, 72, 4
 TOLERANCE = 0.01
 
 
-def continue_text(model, ids):
-    """Returns the ids and the most likely ones behind them."""
-    import torch
-
-    out, ids = model(torch.tensor([ids]), use_cache=True), list(ids)
-    for _ in range(N_TOKENS):
-        ids.append(int(out.logits[0, -1].argmax()))
-        if ids[-1] == model.config.eos_token_id:
-            break
-        out = model(torch.tensor([ids[-1:]]), past_key_values=out.past_key_values)
-    return ids
+def continue_text(program, checkpoint, text, ids):
+    """Returns the ids of a prompt and of the program's answer. Any text would do."""
+    done = subprocess.run([program, "run", checkpoint, "--raw", "-p", text, "--greedy", "-n",
+                           str(N_TOKENS), "--json", "-q", "--memory", "1G", "--no-heat"],
+                          capture_output=True, text=True, check=True)
+    answer = json.loads(done.stdout)
+    assert answer["n_prompt_tokens"] == len(ids), (answer["n_prompt_tokens"], ids)
+    return [len(ids), *ids, *answer["tokens"]]
 
 
-def make_texts(checkpoint, heldout):
-    """Any text would do, but that of the model is what sessions have."""
-    import mtp
-    import torch
-    from tokenizers import Tokenizer
-    from transformers import AutoModelForCausalLM
-
-    torch.set_grad_enabled(False)
-    tokenizer = Tokenizer.from_file(f"{checkpoint}/tokenizer.json")
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    return {domain: [[len(prompt), *continue_text(model, prompt)] for prompt in
-                     mtp.prompts(heldout, domain, tokenizer, N_PROMPTS)] for domain in DOMAINS}
-
-
-def make(checkpoint, heldout):
+def make(checkpoint, heldout, program):
     sys.path.insert(0, str(HERE.parent / "oracle"))
     import mtp
+    from tokenizers import Tokenizer
 
-    domains = {}
-    all_texts = make_texts(checkpoint, heldout)
+    tokenizer = Tokenizer.from_file(f"{checkpoint}/tokenizer.json")
     predictor = mtp.Predictor(checkpoint)
-    for domain, texts in all_texts.items():
+    domains = {}
+    for domain in DOMAINS:
+        texts = [continue_text(program, checkpoint, text, ids)
+                 for text, ids in mtp.prompts(heldout, domain, tokenizer, N_PROMPTS)]
         n_passes, right = 0, [0] * DEPTH
         for n_prompt, *ids in texts:
             n, good = mtp.count_accepted(ids, n_prompt, predictor.drafts(ids, DEPTH)[0])

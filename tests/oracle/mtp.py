@@ -133,16 +133,17 @@ def read_lines(path):
 
 
 def prompts(folder, domain, tokenizer, n):
-    """The first n prompts of a held-out text as ids: a question, or the beginning of a text."""
+    """The first n prompts of a held-out text and their ids: a question, or the beginning of a
+    text."""
     found = []
     for line in read_lines(pathlib.Path(folder) / f"{domain}.jsonl"):
         if "prompt" in line:
             text = f"<|im_start|>user\n{line['prompt']}<|im_end|>\n<|im_start|>assistant\n"
-            ids = tokenizer.encode(text, add_special_tokens=False).ids
         else:
-            ids = tokenizer.encode(line["text"], add_special_tokens=False).ids[:64]
+            text = line["text"][:150]
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
         if 0 < len(ids) <= 256:
-            found.append(ids)
+            found.append((text, ids))
         if len(found) == n:
             break
     return found
