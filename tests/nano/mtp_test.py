@@ -8,9 +8,10 @@ usage: mtp_test.py check MTP_ACCEPT MODEL
 
 `make` writes mtp_accept.json: greedy answers to prompts of the eight held-out domains, and how many
 drafts for them are right by tests/oracle/mtp.py; it needs torch and transformers. `check` gives the
-same texts to MODEL, or to the checkpoint in DATA, which is unpacked in FOLDER (nano_test.py). In
-every domain the share of passes whose drafts up to each position are right must be within a point.
-Exit status 77 (skipped) when DATA has no checkpoint.
+same texts to the checkpoint in DATA, which is unpacked in FOLDER (nano_test.py), or to MODEL, the
+packed one. In every domain the share of passes whose drafts up to each position are right must be
+within a point; in those of the packed model, whose weights are other ones, within five. Exit status
+77 (skipped) when DATA has no checkpoint.
 """
 import json
 import pathlib
@@ -21,7 +22,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 EXPECTED = HERE / "mtp_accept.json"
 DOMAINS = "en_story en_prose code_python code_c zh ja math chat".split()
 N_PROMPTS, N_TOKENS, DEPTH = 12, 72, 4
-TOLERANCE = 0.01
+TOLERANCE, PACKED_TOLERANCE = 0.01, 0.05
 
 
 def continue_text(program, checkpoint, text, ids):
@@ -66,6 +67,7 @@ def count(program, model, texts):
 
 
 def check(program, model, folder=None):
+    tolerance = PACKED_TOLERANCE if folder is None else TOLERANCE
     if folder is not None:
         import nano_test
 
@@ -76,11 +78,11 @@ def check(program, model, folder=None):
         shares = [n / n_passes for n in right]
         wanted = [n / expected["n_passes"] for n in expected["n_right"]]
         far = max(abs(a - b) for a, b in zip(shares, wanted))
-        status |= far > TOLERANCE
+        status |= far > tolerance
         print(f"{domain:12} {n_passes:4} passes, right up to each position:",
               " ".join(f"{100 * a:5.1f}" for a in shares), "%, in float64:",
               " ".join(f"{100 * b:5.1f}" for b in wanted), "%",
-              "TOO FAR" if far > TOLERANCE else "")
+              "TOO FAR" if far > tolerance else "")
     return status
 
 
