@@ -47,19 +47,35 @@ static void make_rows(struct fm_session *s, int32_t token, uint32_t end)
         engine_mtp_keep(&m->engine, m->mtp_rows, n);
 }
 
-void draft_mtp_follow(struct fm_session *s, int32_t token, bool is_prompt)
+void draft_mtp_follow(struct fm_session *s, const struct batch_segment *next)
 {
     const struct fm_model *m = s->owner;
+    const bool is_prompt = next->n_tokens > 1 + next->n_drafts;
     if (m->mtp_rows == NULL ||
         (!is_prompt && !mtp_state_is_full(&s->mtp, engine_limits(&m->engine)->n_drafts)))
         return;
-    make_rows(s, token, s->sequence->position);
+    make_rows(s, next->tokens[0], s->sequence->position);
     mtp_state_trim(&s->mtp, m->engine.model->shape.hidden);
 }
 
-bool draft_mtp_can(const struct fm_session *s)
+/* The hidden state before the next token must be known. */
+static bool can_predict(const struct fm_session *s)
 {
     return s->mtp.n_hidden > 0 && s->mtp.first + s->mtp.n_hidden == s->sequence->position;
+}
+
+void draft_choose(struct fm_session *s, uint32_t max)
+{
+    struct draft *d = &s->draft;
+    const enum fm_draft_source asked = s->owner->draft_source;
+    const bool predicts = asked != FM_DRAFT_LOOKUP && can_predict(s);
+    d->n = 0;
+    if (asked != FM_DRAFT_MTP)
+        d->n = draft_look_up(s->ids, s->sequence->position, d->tokens[0],
+                             predicts ? DRAFT_LONG_MATCH : DRAFT_MATCH, d->tokens + 1, max);
+    d->source = d->n > 0 ? DRAFT_LOOKED_UP : predicts ? DRAFT_PREDICTED : DRAFT_NONE;
+    if (d->source == DRAFT_PREDICTED)
+        d->n = max;
 }
 
 /* Returns whether an item gets a draft of this depth, counted from 1. */

@@ -10,12 +10,13 @@ extern "C" {
 #endif
 
 int draft_mtp_open(struct fm_session *s, struct fm_error *err);
-/* The session's next tokens are known, of which `token` is the first, and about to be computed.
- * Makes the rows before them if the tokens are a prompt, or if many are missing. */
-void draft_mtp_follow(struct fm_session *s, int32_t token, bool is_prompt);
+/* The session's next tokens are known and about to be computed. Makes the rows before them if they
+ * are a prompt, or if many are missing. */
+void draft_mtp_follow(struct fm_session *s, const struct batch_segment *next);
 
-/* Returns whether drafts can be made: the hidden state before the session's next token is known. */
-bool draft_mtp_can(const struct fm_session *s);
+/* Looks up what follows a session's token, draft.tokens[0], or says that the block shall draft:
+ * draft.source and draft.n, at most `max`. */
+void draft_choose(struct fm_session *s, uint32_t max);
 /* Makes the drafts of all items whose source is DRAFT_PREDICTED, as many as each shall have. They
  * get none if that fails. */
 void draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items);

@@ -600,8 +600,7 @@ static void run_batches(struct evaluation *e)
         const struct batch batch = {e->m->segments, n_segments, hooks};
         const uint32_t n_rows = e->n_rows;
         for (uint32_t i = 0; i < n_segments; i++)
-            draft_mtp_follow(session_of(e, i), batch.segments[i].tokens[0],
-                             batch.segments[i].n_tokens > 1 + batch.segments[i].n_drafts);
+            draft_mtp_follow(session_of(e, i), &batch.segments[i]);
         engine_run(&e->m->engine, &batch);
         e->n_done += n_rows - e->n_draft_rows;
         for (uint32_t i = 0; i < n_segments; i++)
@@ -696,21 +695,6 @@ static uint32_t max_drafts(const struct evaluation *e, const struct fm_session *
     if (s->observer.hidden != NULL || s->observer.route != NULL || e->m->engine.cache_bias > 0)
         return 0;
     return max < rows_left ? max : rows_left;
-}
-
-/* Looks up what follows a session's token, or says that its model's own block shall draft. */
-static void draft_choose(struct fm_session *s, uint32_t max)
-{
-    struct draft *d = &s->draft;
-    const enum fm_draft_source asked = s->owner->draft_source;
-    const bool predicts = asked != FM_DRAFT_LOOKUP && draft_mtp_can(s);
-    d->n = 0;
-    if (asked != FM_DRAFT_MTP)
-        d->n = draft_look_up(s->ids, s->sequence->position, d->tokens[0],
-                             predicts ? DRAFT_LONG_MATCH : DRAFT_MATCH, d->tokens + 1, max);
-    d->source = d->n > 0 ? DRAFT_LOOKED_UP : predicts ? DRAFT_PREDICTED : DRAFT_NONE;
-    if (d->source == DRAFT_PREDICTED)
-        d->n = max;
 }
 
 /* Guesses what follows the tokens of the items that have to be computed. */

@@ -37,7 +37,7 @@ FAULTS = [
           'add_segment(f, wanted->sequence, 0, n);',
           ['golden.mtp.qwen3_next']),
     Fault('the block has no rows between two chunks', 'src/session/draft_mtp.c',
-          '    make_rows(s, token, s->sequence->position);\n',
+          '    make_rows(s, next->tokens[0], s->sequence->position);\n',
           '',
           ['golden.mtp.qwen3_next']),
     Fault('hidden states of rejected drafts stay', 'src/engine/mtp.c',
