@@ -61,6 +61,12 @@ struct fm_model;
 typedef void fm_progress_fn(void *ctx, uint64_t done, uint64_t total);
 
 enum fm_choice { FM_AUTO, FM_ON, FM_OFF };
+/* What guesses tokens (fm_model_options.n_drafts). */
+enum fm_draft_source {
+    FM_DRAFT_ANY,    /* both, where the model has what FM_DRAFT_MTP needs */
+    FM_DRAFT_MTP,    /* the model's own block for multi-token prediction */
+    FM_DRAFT_LOOKUP, /* what followed the same tokens before */
+};
 enum fm_io { FM_IO_AUTO, FM_IO_DIRECT, FM_IO_PAGE };
 enum fm_reader { FM_READER_PREAD, FM_READER_URING };
 #define FM_DRAFTS_MAX 8
@@ -137,6 +143,8 @@ struct fm_model_options {
     unsigned n_drafts;
     /* FM_AUTO: as many of them as have lately been worth their time. FM_ON: always all. */
     enum fm_choice draft;
+    /* FM_DRAFT_MTP fails to open a model without such a block (FM_ERR_UNSUPPORTED). */
+    enum fm_draft_source draft_source;
 };
 
 /* Opens a packed model (NAME.fmoe), a GGUF file (any one of a split set), or a Hugging Face or MLX

@@ -82,9 +82,11 @@ static const struct option engine_options[] = {
      .help = "Prefetch the experts that the next layer will probably choose: on, off, or auto, "
              "which tries both in turns and keeps the faster"},
     {.name = "draft", .kind = OPTION_STRING, .metavar = "WHICH", .value = "off",
-     .help = "Guess tokens that occurred before in the same order, and compute them together with "
-             "the next one. Text that is quoted or edited then needs fewer passes. No token and no "
-             "logit changes. auto: as many as have lately been worth their time; 1 to 8: always "
+     .help = "Guess tokens and compute them together with the next one, so that text needs fewer "
+             "passes. No token and no logit changes. The model's own block for multi-token "
+             "prediction guesses where the model has one; tokens that occurred before in the same "
+             "order are guessed from there. auto: as many as have lately been worth their time; "
+             "mtp, lookup: the same from that block or from earlier tokens alone; 1 to 8: always "
              "so many; off: none"},
     {.name = "heat", .kind = OPTION_PATH, .metavar = "FILE", .shown = "in the user's cache folder",
      .excludes = "no-heat",
@@ -317,12 +319,15 @@ static int read_draft(const struct args *args, struct fm_model_options *options,
 {
     const char *text = args_text(args, "draft");
     const bool is_number = text[0] >= '1' && text[0] <= '0' + FM_DRAFTS_MAX && text[1] == '\0';
-    const bool is_auto = strcmp(text, "auto") == 0;
+    const bool is_mtp = strcmp(text, "mtp") == 0, is_lookup = strcmp(text, "lookup") == 0;
+    const bool is_auto = is_mtp || is_lookup || strcmp(text, "auto") == 0;
     if (!is_number && !is_auto && strcmp(text, "off") != 0)
-        return err_set(err, FM_ERR_ARG, "--draft is '%s': expected auto, off or 1 to %d", text,
+        return err_set(err, FM_ERR_ARG,
+                       "--draft is '%s': expected auto, mtp, lookup, off or 1 to %d", text,
                        FM_DRAFTS_MAX);
     options->draft = is_number ? FM_ON : FM_AUTO;
     options->n_drafts = is_number ? (unsigned)(text[0] - '0') : is_auto ? AUTO_DRAFTS : 0;
+    options->draft_source = is_mtp ? FM_DRAFT_MTP : is_lookup ? FM_DRAFT_LOOKUP : FM_DRAFT_ANY;
     return 0;
 }
 

@@ -119,6 +119,8 @@ struct step {
     float *ahead_weights;  /* [k] */
 };
 
+struct arch_mtp;
+
 /* An expert that is ready, and the rows it works on: row rows[i] of `normed` gives row places[i] of
  * `expert_parts`. */
 struct step_expert {
@@ -171,6 +173,20 @@ struct arch {
     /* `x` is [n, row_floats]; the final norm goes to `normed`, logits to [n, vocabulary]. */
     void (*final_norm)(struct step *step, const float *x, uint32_t n, float *normed);
     void (*head)(struct step *step, const float *normed, uint32_t n, float *logits);
+    const struct arch_mtp *mtp; /* NULL: the family has no block for multi-token prediction */
+};
+
+/* The block for multi-token prediction. A row of it is a token and the final norm's output at the
+ * position before, or the block's own. It is a layer behind the last one: mix, route, experts and
+ * close compute it. Where the model has it (model->has_mtp). */
+struct arch_mtp {
+    /* x = rows of step->tokens and of `hidden` [n_rows, hidden]. `pairs` is scratch,
+     * [n_rows, 2 * hidden]. */
+    void (*rows)(struct step *step, const float *hidden, float *pairs);
+    /* Keeps the keys and values of the rows and computes nothing else. */
+    void (*keep)(struct step *step);
+    /* The block's own norm of x [n, hidden], which the head takes. */
+    void (*norm)(struct step *step, const float *x, uint32_t n, float *normed);
 };
 
 /* Every family, NULL-terminated, for model_open. */

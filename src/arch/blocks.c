@@ -1,5 +1,7 @@
 #include "arch/blocks.h"
 
+#include "arch/mtp.h"
+
 static uint64_t larger(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
@@ -10,7 +12,7 @@ void blocks_sizes(const void *arch, struct arch_sizes *sizes)
     const struct transformer *t = arch;
     struct mixer_sizes mix = {.max_cols = t->hidden};
     uint64_t wide = 0, routed = 0;
-    for (uint32_t i = 0; i < t->n_layers; i++) {
+    for (uint32_t i = 0; i < t->n_layers + (t->mtp != NULL); i++) {
         const struct transformer_layer *l = &t->layers[i];
         l->mixer->sizes(l->mix, &mix);
         const uint64_t intermediate = l->block->max_intermediate(t);
@@ -19,6 +21,8 @@ void blocks_sizes(const void *arch, struct arch_sizes *sizes)
             routed = larger(routed, intermediate);
     }
     *sizes = (struct arch_sizes){.max_cols = (uint32_t)larger(mix.max_cols, wide)};
+    if (t->mtp != NULL)
+        sizes->max_cols = (uint32_t)larger(sizes->max_cols, 2ull * t->hidden);
     sizes->max_intermediate = (uint32_t)wide;
     sizes->max_routed_intermediate = (uint32_t)routed;
     sizes->n_heads = mix.n_heads;
@@ -56,14 +60,21 @@ void blocks_place(struct step *step)
                               t->rotary_dim, (float)t->rope.attention_factor, step->mix);
 }
 
+struct mix_buffers blocks_mix_buffers(const struct step *step)
+{
+    const struct transformer *t = transformer_of(step);
+    float *out = step->mix + (size_t)step->n_rows * t->rotary_dim;
+    return (struct mix_buffers){.rope = step->mix, .out = out,
+                                .scratch = out + (size_t)step->n_rows * t->hidden};
+}
+
 void blocks_mix(struct step *step, uint32_t layer)
 {
     const struct transformer *t = transformer_of(step);
     const struct transformer_layer *l = &t->layers[layer];
     struct backend *be = step->be;
     const size_t n = step->n_rows;
-    float *out = step->mix + n * t->rotary_dim;
-    const struct mix_buffers m = {.rope = step->mix, .out = out, .scratch = out + n * t->hidden};
+    const struct mix_buffers m = blocks_mix_buffers(step);
     be->ops->rms_norm(be, step->x, l->mix_norm, t->eps, n, t->hidden, step->normed);
     l->mixer->run(l->mix, step, &m);
     be->ops->add(be, step->x, m.out, n * t->hidden);

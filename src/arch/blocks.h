@@ -111,7 +111,8 @@ struct transformer {
     struct weight embedding;
     struct weight head;
     const float *final_norm;
-    struct transformer_layer *layers;
+    struct transformer_layer *layers; /* and the one of mtp */
+    struct mtp *mtp; /* NULL: the model has none, or it is not loaded */
     void *shapes[TRANSFORMER_KINDS]; /* what layers of each kind begin as */
     void *more; /* the family's own, in one block (mem_new) */
 };
@@ -211,10 +212,9 @@ struct transformer_traits {
     struct bias_traits bias;
     enum shared_experts shared;
     struct router_traits router;
-    /* Another name of the routed blocks below a layer than "mlp."; NULL: none. */
-    const char *other_block;
-    /* Layers for multi-token prediction follow the last one, and are not used. */
-    bool may_have_predictors;
+    const char *other_block; /* of routed blocks, where it is not "mlp."; NULL: it always is */
+    bool may_have_predictors; /* layers behind the last one, which are not used */
+    bool may_have_mtp; /* a block of the first kind below "mtp." (mtp.h) */
     struct activation activation; /* silu unless it says otherwise */
     const char *router_name; /* "gate" unless it says otherwise */
     enum expert_order expert_order;

@@ -5,12 +5,13 @@
 
 #include "arch/blocks.h"
 #include "arch/ffn.h"
+#include "arch/mtp.h"
 #include "base/limits.h"
 #include "base/mem.h"
 
 static void free_layers(struct transformer *t)
 {
-    for (uint32_t i = 0; t->layers != NULL && i < t->n_layers; i++) {
+    for (uint32_t i = 0; t->layers != NULL && i < t->n_layers + 1; i++) {
         mem_free(t->layers[i].mix);
         mem_free(t->layers[i].ffn);
     }
@@ -27,6 +28,7 @@ void transformer_free(void *arch)
         mem_free(t->shapes[i]);
     mem_free(t->rope_frequencies);
     mem_free(t->more);
+    mem_free(t->mtp);
     mem_free(t);
 }
 
@@ -314,26 +316,40 @@ static int read_block_types(struct transformer *t, uint32_t n_dense, const struc
                                    &t->dense_intermediate, err) : 0;
 }
 
+static int make_ffn(struct transformer_layer *l, struct fm_error *err)
+{
+    l->ffn = mem_new(1, l->block->bytes, "a layer", err);
+    return l->ffn == NULL ? FM_ERR_NOMEM : 0;
+}
+
 static int make_ffns(struct transformer *t, struct fm_error *err)
 {
-    for (uint32_t i = 0; i < t->n_layers; i++) {
-        struct transformer_layer *l = &t->layers[i];
-        l->ffn = mem_new(1, l->block->bytes, "a layer", err);
-        if (l->ffn == NULL)
-            return FM_ERR_NOMEM;
-    }
-    return 0;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < t->n_layers; i++)
+        rc = make_ffn(&t->layers[i], err);
+    return rc;
+}
+
+/* Makes the block for multi-token prediction and its layer. */
+static int make_mtp(struct transformer *t, const struct transformer_traits *traits,
+                    struct fm_error *err)
+{
+    t->layers[t->n_layers].block = &ffn_block_routed;
+    int rc = make_layer(t, traits, t->n_layers, 0, err);
+    if (rc == 0)
+        rc = make_ffn(&t->layers[t->n_layers], err);
+    if (rc == 0)
+        t->mtp = mem_new(1, sizeof *t->mtp, "the block for multi-token prediction", err);
+    return rc == 0 && t->mtp == NULL ? FM_ERR_NOMEM : rc;
 }
 
 /* ---- tensors -------------------------------------------------------------------------------- */
 
 static void bind_layer(struct binder *b, const struct transformer *t,
-                       const struct transformer_traits *traits, const char *model,
+                       const struct transformer_traits *traits, const char *prefix,
                        enum vector_transform norm, uint32_t layer)
 {
     struct transformer_layer *l = &t->layers[layer];
-    char prefix[LAYER_PREFIX_BYTES];
-    (void)snprintf(prefix, sizeof prefix, "%slayers.%u.", model, layer);
     const struct layer_names names = {.layer = layer, .prefix = prefix, .norm = norm,
                                       .traits = traits};
     if (!traits->has_streams) {
@@ -403,6 +419,33 @@ static void ignore_predictors(struct binder *b, const char *model, uint32_t firs
     }
 }
 
+static void bind_layers(struct binder *b, const struct transformer *t,
+                        const struct transformer_traits *traits, const char *model,
+                        enum vector_transform norm)
+{
+    for (uint32_t i = 0; i < t->n_layers && !binder_has_failed(b); i++) {
+        char prefix[LAYER_PREFIX_BYTES];
+        (void)snprintf(prefix, sizeof prefix, "%slayers.%u.", model, i);
+        if (binder_has_layer(b, i))
+            bind_layer(b, t, traits, prefix, norm, i);
+        else
+            binder_leave_layer(b, i, t->layers[i].block == &ffn_block_routed, "%s", prefix);
+    }
+}
+
+/* Comes last. A stage without the first layer has no embedding yet. */
+static void bind_mtp(struct binder *b, struct transformer *t,
+                     const struct transformer_traits *traits, const char *model,
+                     enum vector_transform norm)
+{
+    binder_begin_mtp(b);
+    if (!binder_has_layer(b, 0) && !t->has_tied_head)
+        binder_matrix(b, &t->embedding, TENSOR_EMBEDDING, t->vocabulary, t->hidden,
+                      "%sembed_tokens.weight", model);
+    bind_layer(b, t, traits, "mtp.layers.0.", norm, t->n_layers);
+    mtp_bind(b, t->mtp, t, norm);
+}
+
 static void bind_all(struct binder *b, struct transformer *t,
                      const struct transformer_traits *traits)
 {
@@ -419,13 +462,10 @@ static void bind_all(struct binder *b, struct transformer *t,
     t->has_tied_head = t->has_tied_head && binder_find(b, "%slm_head.weight", root) == NULL;
     bind_embedding(b, t, model);
     bind_final_norm(b, t, traits, model, norm);
-    for (uint32_t i = 0; i < t->n_layers && !binder_has_failed(b); i++)
-        if (binder_has_layer(b, i))
-            bind_layer(b, t, traits, model, norm, i);
-        else
-            binder_leave_layer(b, i, t->layers[i].block == &ffn_block_routed, "%slayers.%u.",
-                               model, i);
+    bind_layers(b, t, traits, model, norm);
     bind_head(b, t, root);
+    if (t->mtp != NULL)
+        bind_mtp(b, t, traits, model, norm);
     binder_ignore(b, "model.visual.", true, "this version reads text only, no images");
     binder_ignore(b, "vision_tower.", true, "this version reads text only, no images");
     binder_ignore(b, "mm_projector.", true, "this version reads text only, no images");
@@ -469,7 +509,7 @@ int transformer_open(const struct transformer_traits *traits, const struct confi
     int rc = read_config(t, traits, config, err);
     if (rc != 0)
         return rc;
-    t->layers = mem_new(t->n_layers, sizeof *t->layers, "the layers", err);
+    t->layers = mem_new((uint64_t)t->n_layers + 1, sizeof *t->layers, "the layers", err);
     if (t->layers == NULL)
         return FM_ERR_NOMEM;
     for (uint32_t i = 0; i < t->n_layers; i++)
@@ -485,8 +525,11 @@ int transformer_open(const struct transformer_traits *traits, const struct confi
         rc = read_block_types(t, traits->n_dense_layers, config, err);
     if (rc == 0)
         rc = make_ffns(t, err);
-    if (rc == 0) {
+    if (rc == 0)
         binder_set_layers(binder, t->n_layers);
+    if (rc == 0 && mtp_is_wanted(binder, t, traits))
+        rc = make_mtp(t, traits, err);
+    if (rc == 0) {
         bind_all(binder, t, traits);
         fill_shape(t, shape);
     }

@@ -247,6 +247,30 @@ void attention_run(const void *mix, struct step *step, const struct mix_buffers 
     be->ops->matmul(be, &(struct backend_product){&a->o, m->out, a->o_bias}, 1);
 }
 
+/* Every row sees itself alone, so that the time does not grow with the positions. */
+void attention_keep(const void *mix, struct step *step, const struct mix_buffers *m)
+{
+    const struct attention *a = mix;
+    const struct transformer *t = transformer_of(step);
+    struct backend *be = step->be;
+    const size_t n = step->n_rows, kv_row = (size_t)a->n_kv_heads * a->head_dim;
+    const size_t q_row = (size_t)a->n_heads * a->head_dim;
+    float *k = m->scratch, *v = k + n * kv_row, *q = v + n * kv_row;
+    const struct backend_product products[] = {{&a->k, k, a->k_bias}, {&a->v, v, a->v_bias}};
+    be->ops->input(be, step->normed, n, t->hidden);
+    be->ops->matmul(be, products, 2);
+    prepare_heads(a, step, m->rope, k, a->head_dim, a->n_kv_heads, a->k_norm);
+    memory_clear(be->memory, q, n * q_row * sizeof *q);
+    be->ops->attention(be, &(struct backend_attention){
+        .segments = step->segments, .n_segments = step->n_segments,
+        .kv_format = step->kv_format, .n_heads = a->n_heads, .n_kv_heads = a->n_kv_heads,
+        .head_dim = a->head_dim, .value_dim = a->head_dim,
+        .block_positions = step->kv_block_positions, .block_bytes = step->kv_block_bytes,
+        .q = q, .q_row_stride = q_row, .q_head_stride = a->head_dim, .k = k, .v = v,
+        .scale = a->scale, .window = 1, .out = q + n * q_row,
+    });
+}
+
 const struct mixer mixer_attention = {
     .bytes = sizeof(struct attention),
     .read = attention_read,

@@ -35,6 +35,8 @@ extern const struct mixer mixer_attention, mixer_indexed;
 
 /* Of both. */
 void attention_run(const void *mix, struct step *step, const struct mix_buffers *m);
+/* Only keeps the keys and values of the rows. Without an index. */
+void attention_keep(const void *mix, struct step *step, const struct mix_buffers *m);
 /* Chooses blocks for every row, as index_choose does. `qk` has the product of index.qk, and scratch
  * of mixer_indexed behind it. */
 const uint32_t *attention_choose(const struct attention *a, struct step *step,

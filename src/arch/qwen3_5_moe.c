@@ -2,6 +2,7 @@
  * renormalises. Of a multimodal checkpoint the text part is used. */
 #include "arch/mix_attention.h"
 #include "arch/mix_delta_net.h"
+#include "arch/mtp.h"
 
 static const char *const model_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL};
 static const char *const prefixes[] = {"model.language_model.", "language_model.model.",
@@ -19,6 +20,7 @@ static const struct transformer_traits traits = {
     .default_head_dim = 256,
     .partial_rotary_factor = 0.25,
     .has_attention_gate = true,
+    .may_have_mtp = true,
     .shared = SHARED_GATED,
     .has_zero_centred_norms = true,
     .always_renormalises = true,
@@ -37,4 +39,5 @@ const struct arch arch_qwen3_5_moe = {
     .family = {.model_types = model_types, .multimodal_type = "qwen3_5_moe",
                .gguf = &qwen3_5_moe_gguf, .open = open_model, .close = transformer_free},
     BLOCKS_FUNCTIONS,
+    .mtp = &blocks_mtp,
 };

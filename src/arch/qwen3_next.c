@@ -2,6 +2,7 @@
  * shared expert. The projections of a recurrent layer are fused and grouped by key head. */
 #include "arch/mix_attention.h"
 #include "arch/mix_delta_net.h"
+#include "arch/mtp.h"
 #include "base/limits.h"
 
 static const char *const model_types[] = {"qwen3_next", NULL};
@@ -61,6 +62,7 @@ static const struct transformer_traits traits = {
     .may_have_dense_layers = true,
     .partial_rotary_factor = 0.25,
     .has_attention_gate = true,
+    .may_have_mtp = true,
     .shared = SHARED_GATED,
     .has_zero_centred_norms = true,
     .renormalises_by_default = true,
@@ -79,4 +81,5 @@ const struct arch arch_qwen3_next = {
     .family = {.model_types = model_types, .gguf = &qwen3_next_gguf, .open = open_model,
                .close = transformer_free},
     BLOCKS_FUNCTIONS,
+    .mtp = &blocks_mtp,
 };

@@ -163,15 +163,18 @@ static int size_sessions(struct budget *b, const struct model *model,
     const uint64_t once = has_none ? 0
                                    : model->shape.vocabulary *
                                              (VOCABULARY_BYTES + b->n_drafts * sizeof(float)) +
-                                         (uint64_t)b->n_drafts * model->n_expert_layers *
+                                         (uint64_t)b->n_drafts * model_n_own_expert_layers(model) *
                                              model->shape.n_experts_per_token * sizeof(uint32_t) +
                                          (uint64_t)b->n_context * sizeof(int32_t);
     if (b->place == BUDGET_BESIDE) { /* the rest lies in the GPU's memory */
         sizes.recurrent_bytes = 0;
         b->blocks.bytes = 0;
     }
+    const bool has_mtp = model->has_mtp && b->place != BUDGET_DEVICE;
+    const uint64_t mtp =
+        has_mtp ? mtp_state_bytes(b->n_context, b->n_drafts, model->shape.hidden) : 0;
     bool fits = mem_mul(sizes.recurrent_bytes, sequence_n_states(b->n_drafts, b->n_marks), &one) &&
-                mem_add(one, once, &one) &&
+                mem_add(one, once, &one) && mem_add(one, mtp, &one) &&
                 mem_mul(one, b->n_sessions, &b->sessions) &&
                 mem_mul(sequence_kv_bytes(&b->blocks, 0), b->n_sessions, &b->kv);
     return fits ? 0 : err_set(err, FM_ERR_BUDGET, "size overflow: %u sessions of %u positions",

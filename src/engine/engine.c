@@ -7,6 +7,7 @@
 #include "base/bytes_text.h"
 #include "base/limits.h"
 #include "base/link.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
 
@@ -49,14 +50,42 @@ int engine_choose(struct engine *e, const struct fm_model_options *options, stru
     return rc != 0 ? rc : choose_stages(options, err);
 }
 
+static bool wants_mtp(const struct fm_model_options *options)
+{
+    return !options->metadata_only && options->draft != FM_OFF && options->n_drafts > 0 &&
+           options->draft_source != FM_DRAFT_LOOKUP;
+}
+
+/* Every slot has room for the largest expert, so larger ones that only draft are not worth it. */
+static int leave_large_mtp(struct engine *e, const char *path, const struct model_options *options,
+                           struct fm_error *err)
+{
+    struct model_options without = *options;
+    if (!e->model->has_large_mtp)
+        return 0;
+    log_info("draft", "the block for multi-token prediction is not used: its experts are larger "
+             "than the model's; 'flashmoe pack' gives all the same format");
+    model_close(e->model);
+    e->model = NULL;
+    without.with_mtp = false;
+    return model_open(path, &without, &e->model, err);
+}
+
 int engine_open_model(struct engine *e, const char *path, const struct fm_model_options *options,
                       struct fm_error *err)
 {
     const struct model_options model_options = {
         .families = arch_families(),
         .metadata_only = options->metadata_only || options->n_stages > 1,
-        .experts_per_token = options->experts_per_token};
+        .experts_per_token = options->experts_per_token, .with_mtp = wants_mtp(options)};
     int rc = model_open(path, &model_options, &e->model, err);
+    if (rc == 0)
+        rc = leave_large_mtp(e, path, &model_options, err);
+    if (rc == 0 && options->draft_source == FM_DRAFT_MTP && model_options.with_mtp &&
+        !e->model->has_mtp)
+        rc = err_set(err, FM_ERR_UNSUPPORTED,
+                     "'%s' has no block for multi-token prediction that this version can use "
+                     "(--draft mtp); --draft auto looks tokens up", path);
     return rc != 0 ? rc : sequence_check(e->model, e->kv_format, err);
 }
 
@@ -75,10 +104,10 @@ static int open_stage_models(struct engine *e, const char *path,
     for (uint32_t i = 0; rc == 0 && i < e->n_stages; i++) {
         const uint32_t n = options->stages[i].n_layers, left = e->model->shape.n_layers - first;
         const uint32_t end = first + n;
-        const struct model_options model_options = {.families = arch_families(),
-                                                    .experts_per_token =
-                                                        options->experts_per_token,
-                                                    .first_layer = first, .end_layer = end};
+        const struct model_options model_options = {
+            .families = arch_families(), .experts_per_token = options->experts_per_token,
+            .first_layer = first, .end_layer = end,
+            .with_mtp = e->model->has_mtp && i + 1 == e->n_stages};
         if (n == 0 || n > left || (i + 1 == e->n_stages && n < left))
             return err_set(err, FM_ERR_ARG,
                            "stage %u has %u layers from layer %u on: every stage needs one, and "
@@ -354,7 +383,7 @@ struct stage *engine_find_expert_layer(const struct engine *e, uint32_t expert_l
     for (uint32_t i = 0; i < e->n_stages; i++) {
         const struct model *model = e->stages[i].model;
         *within = expert_layer - model->first_expert_layer;
-        if (expert_layer >= model->first_expert_layer && *within < model->n_expert_layers)
+        if (expert_layer >= model->first_expert_layer && *within < model_n_own_expert_layers(model))
             return &e->stages[i];
     }
     return NULL;

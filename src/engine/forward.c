@@ -12,9 +12,6 @@
 #include "base/plat.h"
 #include "engine/forward_internal.h"
 
-/* Rows whose logits are computed together. */
-#define HEAD_ROWS 8
-
 /* ---- memory: two blocks, each carved in two passes by the same list ------------------------- */
 
 /* Checks of the embedding's rows and of each layer's, for every segment; then those of the head. */
@@ -25,7 +22,7 @@ static uint64_t head_checks_at(const struct model *model, const struct forward_o
 
 static uint64_t n_not_finite(const struct model *model, const struct forward_options *options)
 {
-    return head_checks_at(model, options) + HEAD_ROWS;
+    return head_checks_at(model, options) + FORWARD_HEAD_ROWS;
 }
 
 /* Lays out what the backend computes with. */
@@ -51,10 +48,11 @@ static void carve_rows(struct carver *c, struct forward *f, const struct model *
     f->step.ahead_normed = carve(c, hidden, sizeof(float));
     f->step.ahead_ids = carve(c, k, sizeof(uint32_t));
     f->step.ahead_weights = carve(c, k, sizeof(float));
-    const uint64_t head_rows = model_has_head(model) ? HEAD_ROWS : 0;
+    const uint64_t head_rows = model_has_head(model) ? FORWARD_HEAD_ROWS : 0;
     f->head_in = carve(c, head_rows * (model->shape.row_floats + hidden), sizeof(float));
     f->step.head_scratch = carve(c, head_rows * sizes.head_floats_per_row, sizeof(float));
     f->logits = carve(c, head_rows * model->shape.vocabulary, sizeof(float));
+    forward_mtp_carve_rows(c, &f->mtp, model, options);
     const uint64_t n = n_not_finite(model, options);
     f->not_finite = carve(c, n + forward_max_ids(model), sizeof(uint32_t));
     f->routed.ids = f->not_finite != NULL ? f->not_finite + n : NULL;
@@ -79,6 +77,7 @@ static void carve_host(struct carver *c, struct forward *f, const struct model *
     const uint64_t n = n_not_finite(model, options);
     f->not_finite_seen = carve(c, n + forward_max_ids(model), sizeof(uint32_t));
     f->routed.ids_seen = f->not_finite_seen != NULL ? f->not_finite_seen + n : NULL;
+    forward_mtp_carve_host(c, &f->mtp, model, options);
     f->routed.generations = carve(c, model->n_expert_layers, sizeof(uint64_t));
     f->routed.is_pending = carve(c, model->n_expert_layers, sizeof(bool));
 }
@@ -133,7 +132,9 @@ void forward_backend_options(const struct model *model, const struct forward_opt
     struct arch_sizes sizes;
     arch_of(model)->sizes(model->arch, &sizes);
     backend->max_cols = sizes.max_cols;
-    backend->max_rows = options->max_rows > HEAD_ROWS ? options->max_rows : HEAD_ROWS;
+    backend->max_rows = options->max_rows;
+    if (backend->max_rows < FORWARD_HEAD_ROWS)
+        backend->max_rows = FORWARD_HEAD_ROWS;
     backend->max_ffn_rows = forward_max_ffn_rows(model, options->max_rows);
     backend->max_intermediate = sizes.max_intermediate;
     /* Only experts are computed together, and a dense block has each row once. */
@@ -425,7 +426,7 @@ struct head_row {
 /* Has a device look at the logits and send them where they are wanted, before anybody waits for
  * it. places[i] is NULL where row i is not wanted anywhere. */
 static void send_logits(struct forward *f, const struct head_row *rows, uint32_t n,
-                        float *places[HEAD_ROWS])
+                        float *places[FORWARD_HEAD_ROWS])
 {
     const struct batch_hooks *hooks = &f->pass->batch->hooks;
     const struct memory *memory = f->be->memory;
@@ -485,9 +486,9 @@ static void flush_head(struct forward *f, const struct head_row *rows, uint32_t 
     const struct batch *batch = f->pass->batch;
     const struct memory *memory = f->be->memory;
     const size_t hidden = f->model->shape.hidden;
-    float *normed = f->head_in + (size_t)HEAD_ROWS * f->model->shape.row_floats;
-    float *places[HEAD_ROWS];
-    assert(n > 0 && n <= HEAD_ROWS);
+    float *normed = f->head_in + (size_t)FORWARD_HEAD_ROWS * f->model->shape.row_floats;
+    float *places[FORWARD_HEAD_ROWS];
+    assert(n > 0 && n <= FORWARD_HEAD_ROWS);
     f->arch->final_norm(&f->step, f->head_in, n, normed);
     f->arch->head(&f->step, normed, n, f->logits);
     send_logits(f, rows, n, places);
@@ -516,7 +517,7 @@ static void run_head(struct forward *f)
 {
     struct pass *pass = f->pass;
     const size_t floats = f->model->shape.row_floats;
-    struct head_row rows[HEAD_ROWS];
+    struct head_row rows[FORWARD_HEAD_ROWS];
     uint32_t n = 0, n_rows = 0;
     for (uint32_t s = 0; s < pass->n_segments; s++)
         for (uint32_t i = 0; i < pass->segments[s].n_rows; i++) {
@@ -527,7 +528,7 @@ static void run_head(struct forward *f)
                         floats * sizeof(float));
             rows[n++] = (struct head_row){pass->in_batch[s], i};
             n_rows++;
-            if (n == HEAD_ROWS) {
+            if (n == FORWARD_HEAD_ROWS) {
                 flush_head(f, rows, n);
                 n = 0;
             }
@@ -631,6 +632,7 @@ static void give_rows(struct forward *f)
     }
     begin_times(f);
     run_head(f);
+    forward_mtp_follow(f);
     f->times.compute_ns = forward_lap(f);
     end_times(f, f->model->shape.n_layers);
 }

@@ -69,6 +69,11 @@ void forward_far_stats(const struct forward *f, struct far_stats *stats);
 /* Takes the rows of the pass through the layers. Segments that are given up leave the pass. */
 void forward_run(struct forward *forward, struct pass *pass);
 
+/* Rows of the block for multi-token prediction, where the model has it: as in mtp.h. At most
+ * max_rows of them. */
+void forward_mtp_keep(struct forward *f, const struct mtp_row *rows, uint32_t n);
+bool forward_mtp_draft(struct forward *f, struct mtp_row *rows, uint32_t n);
+
 #ifdef __cplusplus
 }
 #endif

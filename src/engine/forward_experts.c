@@ -285,7 +285,7 @@ static void sweep_ahead(struct forward *f, uint32_t layer)
 {
     const bool is_sweep = f->step.n_rows > 1 &&
                           4ull * f->groups.n_chosen >= 3ull * f->model->shape.n_experts;
-    if (!is_sweep || f->options.lookahead == LOOKAHEAD_OFF || layer == f->model->end_layer)
+    if (!is_sweep || f->options.lookahead == LOOKAHEAD_OFF || layer >= f->model->end_layer)
         return;
     const uint32_t expert_layer = f->arch->expert_layer(f->model->arch, layer);
     if (expert_layer != ARCH_NO_EXPERTS)
@@ -332,7 +332,7 @@ void forward_run_experts(struct forward *f, uint32_t layer)
     memory_fetch(f->be->memory, f->ids, step->ids,
                  (uint64_t)step->n_rows * f->model->shape.n_experts_per_token * sizeof(uint32_t));
     forward_count_routed(f); /* layers are counted in their order */
-    if (f->options.replace_ids != NULL)
+    if (f->options.replace_ids != NULL && layer < f->model->end_layer)
         replace_ids(f, expert_layer);
     show_routes(f, layer);
     forward_show_drafts(f, expert_layer, f->ids);

@@ -9,6 +9,9 @@
 extern "C" {
 #endif
 
+/* Rows whose logits are computed together. */
+#define FORWARD_HEAD_ROWS 8
+
 /* Places for experts that are sent, and how many are sent together: some are computed while the
  * next ones travel. */
 #define FAR_RING 24
@@ -55,6 +58,14 @@ struct forward_routed {
     bool is_seen; /* ids_seen has the ids of what is pending */
 };
 
+/* The block for multi-token prediction (forward_mtp.c). */
+struct forward_mtp {
+    float *hidden, *pairs; /* [max_rows, hidden], and [max_rows, 2 * hidden]: its input */
+    struct pass pass;      /* the rows at hand */
+    struct batch_segment *wanted; /* [max_segments], likewise */
+    bool has_failed;
+};
+
 struct forward {
     const struct arch *arch;
     const struct model *model;
@@ -78,6 +89,7 @@ struct forward {
      * first; in the backend's memory, and for the host. */
     uint32_t *not_finite, *not_finite_seen;
     struct forward_routed routed;
+    struct forward_mtp mtp;
     void *block, *host_block; /* in the backend's memory and in the host's */
     uint64_t host_bytes;
     bool is_host_pinned; /* what the host fetches into it arrives faster */
@@ -158,6 +170,17 @@ void forward_ask_tables(struct forward *f);
 /* Gets the rows of a layer's table, if it has one, where the layer looks for them. Returns false if
  * they cannot be read; every segment is given up then. */
 bool forward_take_table(struct forward *f, uint32_t layer);
+
+/* ---- forward_mtp.c ---- */
+
+struct carver;
+/* Lay out what it needs: nothing if the model has no such block. */
+void forward_mtp_carve_rows(struct carver *c, struct forward_mtp *m, const struct model *model,
+                            const struct forward_options *options);
+void forward_mtp_carve_host(struct carver *c, struct forward_mtp *m, const struct model *model,
+                            const struct forward_options *options);
+/* At the end of a pass: keeps what the block needs of the rows. They are used up. */
+void forward_mtp_follow(struct forward *f);
 
 /* ---- forward_routed.c ---- */
 

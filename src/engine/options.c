@@ -36,6 +36,7 @@ static int check_enums(const struct fm_model_options *o, struct fm_error *err)
         int value, max;
     } fields[] = {{"elastic", (int)o->elastic, FM_OFF},     {"check", (int)o->check, FM_OFF},
                   {"lookahead", (int)o->lookahead, FM_OFF}, {"draft", (int)o->draft, FM_OFF},
+                  {"draft_source", (int)o->draft_source, FM_DRAFT_LOOKUP},
                   {"io", (int)o->io, FM_IO_PAGE},
                   {"reader", (int)o->reader, FM_READER_URING},
                   {"policy", (int)o->policy, FM_POLICY_LRU}};

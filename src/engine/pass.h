@@ -6,6 +6,7 @@
 #ifndef FLASHMOE_ENGINE_PASS_H
 #define FLASHMOE_ENGINE_PASS_H
 
+#include "engine/mtp.h"
 #include "engine/sequence.h"
 #include "flashmoe_lab.h"
 
@@ -20,6 +21,7 @@ struct batch_segment {
     uint32_t n_tokens;
     uint32_t n_drafts; /* of these tokens: the last ones, behind one token (sequence_expect) */
     bool wants_last_logits, wants_all_logits, wants_hidden, wants_routes;
+    struct mtp_state *mtp; /* follows the tokens (mtp.h); NULL: there is none */
 };
 
 /* Where the time of a layer went; fm_layer_profile says what is what. */

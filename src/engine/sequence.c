@@ -58,7 +58,7 @@ void sequence_sizes(const struct model *model, const struct kv_format *kv_format
 int sequence_check(const struct model *model, const struct kv_format *kv_format,
                    struct fm_error *err)
 {
-    for (uint32_t i = model->first_layer; i < model->end_layer; i++) {
+    for (uint32_t i = model->first_layer; i < model_end_of_state(model); i++) {
         struct layer_state s;
         arch_of(model)->state(model->arch, i, &s);
         for (uint32_t p = 0; p < s.n_parts; p++)
@@ -80,7 +80,7 @@ void sequence_blocks(const struct model *model, const struct kv_format *kv_forma
 {
     blocks->n_positions = n_context < BLOCK_POSITIONS ? n_context : BLOCK_POSITIONS;
     blocks->bytes = 0;
-    for (uint32_t i = model->first_layer; i < model->end_layer; i++) {
+    for (uint32_t i = model->first_layer; i < model_end_of_state(model); i++) {
         struct layer_state s;
         arch_of(model)->state(model->arch, i, &s);
         blocks->bytes += block_bytes(&s, kv_format, blocks->n_positions);
@@ -142,7 +142,7 @@ static void lay_out(struct sequence_part *part, const struct model *model,
                     const struct kv_format *kv_format)
 {
     char *recurrent = part->block, *kv = part->kv.at;
-    for (uint32_t i = model->first_layer; i < model->end_layer; i++) {
+    for (uint32_t i = model->first_layer; i < model_end_of_state(model); i++) {
         struct layer_state s;
         arch_of(model)->state(model->arch, i, &s);
         lay_out_layer(&part->layers[i - model->first_layer], &s, kv_format,
@@ -166,7 +166,7 @@ static int part_init(struct sequence_part *part, const struct sequence_place *pl
     part->recurrent_bytes = sizes.recurrent_bytes;
     part->n_slots = n_slots_of(room->n_drafts);
     part->first_layer = model->first_layer;
-    part->layers = mem_new(model->end_layer - model->first_layer, sizeof *part->layers,
+    part->layers = mem_new(model_end_of_state(model) - model->first_layer, sizeof *part->layers,
                            "a sequence", err);
     int rc = part->layers == NULL ? FM_ERR_NOMEM : allocate(part, room, err);
     if (rc == 0)

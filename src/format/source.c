@@ -126,13 +126,15 @@ static int read_spare_bytes(struct source_file *file, struct fm_error *err)
 
 bool source_wants_layer(const struct source_options *o, uint32_t layer)
 {
-    return o->end_layer == 0 || (layer >= o->first_layer && layer < o->end_layer);
+    return o->end_layer == 0 || (layer >= o->first_layer && (layer < o->end_layer || o->with_mtp));
 }
 
 bool source_wants_tensor(const struct source_options *options, const char *name)
 {
     static const char word[] = "layers.";
     const char *at = strstr(name, word);
+    if (strncmp(name, "mtp.", 4) == 0)
+        return options->end_layer == 0 || options->with_mtp;
     if (at == NULL || (at > name && at[-1] != '.'))
         return true;
     char *end;

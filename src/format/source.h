@@ -105,6 +105,7 @@ struct source_options {
      * of other layers is not opened and may be missing. 0, 0 means all layers. GGUF files are all
      * opened, because only their headers say what they contain. */
     uint32_t first_layer, end_layer;
+    bool with_mtp; /* and those of the block for multi-token prediction, which follows end_layer */
 };
 
 /* Returns false for a tensor of a layer that was not requested ("...layers.17..."). */

@@ -229,6 +229,21 @@ void binder_leave(struct binder *b, const char *name_fmt, ...)
         b->model->uses[t - b->model->source->tensors].role = TENSOR_ELSEWHERE;
 }
 
+/* ---- multi-token prediction ------------------------------------------------------------------ */
+
+bool binder_wants_mtp(const struct binder *b)
+{
+    return b->wants_mtp && b->probe == NULL && b->rc == 0;
+}
+
+void binder_begin_mtp(struct binder *b)
+{
+    b->model->has_mtp = true;
+    b->own_dense_bytes = b->dense_bytes;
+    b->own_lookup_bytes = b->lookup_bytes;
+    b->own_slot_bytes = b->model->expert_slot_bytes;
+}
+
 /* ---- dense tensors -------------------------------------------------------------------------- */
 
 const struct source_conventions *binder_conventions(const struct binder *b)

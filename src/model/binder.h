@@ -52,6 +52,13 @@ void binder_leave_layer(struct binder *b, uint32_t layer, bool has_experts, cons
 /* Marks a tensor that only another stage uses. */
 void binder_leave(struct binder *b, const char *name_fmt, ...) ERR_PRINTF(2, 3);
 
+/* ---- multi-token prediction */
+
+/* Returns whether the options ask for the block, which belongs to the last layer. */
+bool binder_wants_mtp(const struct binder *b);
+/* What is bound from here on belongs to the block: nothing else follows. */
+void binder_begin_mtp(struct binder *b);
+
 /* ---- tensors */
 
 /* A float tensor [n], ignoring dimensions of size 1, kept as f32. */

@@ -60,6 +60,9 @@ struct binder {
     size_t n_copies, cap_copies;
     size_t cap_expert_layers;
     uint64_t dense_bytes, lookup_bytes;
+    bool wants_mtp;
+    uint64_t own_dense_bytes, own_lookup_bytes; /* before the block for multi-token prediction */
+    uint64_t own_slot_bytes;
     struct probe *probe; /* notes names and binds nothing (probe.h); NULL: binds */
 };
 

@@ -148,12 +148,18 @@ static int bind_tensors(struct model *model, const struct config *config,
 {
     struct binder b;
     int rc = binder_init(&b, model, err);
+    b.wants_mtp = options->with_mtp;
     if (rc == 0)
         rc = model->family->open(config, &b, &model->shape, &model->arch, err);
     if (rc == 0)
         rc = b.rc != 0 ? b.rc : binder_finish(&b);
     model->dense_bytes = b.dense_bytes;
     model->dense_token_bytes = b.dense_bytes - b.lookup_bytes;
+    if (model->has_mtp) {
+        model->mtp_dense_bytes = b.dense_bytes - b.own_dense_bytes;
+        model->dense_token_bytes = b.own_dense_bytes - b.own_lookup_bytes;
+        model->has_large_mtp = model->expert_slot_bytes > b.own_slot_bytes;
+    }
     if (rc == 0 && !options->metadata_only)
         rc = dense_plan_take(model, &b, err);
     binder_clear(&b);
@@ -201,7 +207,8 @@ int model_source_open(const char *path, const struct model_options *options, str
     struct model_gguf gguf;
     const struct source_options source = {.gguf = &gguf.names, .spare_dir = options->spare_dir,
                                           .first_layer = options->first_layer,
-                                          .end_layer = options->end_layer};
+                                          .end_layer = options->end_layer,
+                                          .with_mtp = options->with_mtp};
     model_gguf_init(&gguf, options->families);
     return source_open(path, &source, out, err);
 }
@@ -237,7 +244,7 @@ int model_open(const char *path, const struct model_options *options, struct mod
 uint64_t model_identity(const struct model *model)
 {
     XXH64_hash_t hash = XXH3_64bits(model->model_type, strlen(model->model_type));
-    for (uint32_t i = 0; i < model->n_expert_layers; i++) {
+    for (uint32_t i = 0; i < model_n_own_expert_layers(model); i++) {
         const struct expert_layer *l = &model->expert_layers[i];
         const uint64_t facts[] = {hash, l->layer, l->n_experts, l->read_bytes,
                                   l->extents[0].offset, l->extents[0].bytes};

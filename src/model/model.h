@@ -146,6 +146,10 @@ struct model {
     uint32_t first_expert_layer;      /* number of layers with experts before first_layer */
     struct expert_layer *expert_layers; /* of the loaded layers */
     uint32_t n_expert_layers;
+    /* The block for multi-token prediction is loaded: layer end_layer, whose experts are the last
+     * of expert_layers. No logits depend on it. */
+    bool has_mtp;
+    bool has_large_mtp; /* its experts take more memory than the others */
     struct row_table row_tables[MODEL_MAX_TABLES]; /* of the loaded layers */
     uint32_t n_row_tables;
     void *dense; /* one block in `memory`; NULL before model_load_dense */
@@ -153,6 +157,7 @@ struct model {
     const struct weight_preparer *preparer; /* borrowed; NULL: weights stay as they were read */
     struct dense_plan *dense_plan; /* what model_load_dense will read; NULL after it */
     uint64_t dense_bytes, dense_token_bytes;
+    uint64_t mtp_dense_bytes; /* of dense_bytes: at its end, and no part of dense_token_bytes */
     /* Copies of dense floats for the processor beside a device; NULL if not needed. */
     char *host_copies;
     uint64_t host_copy_bytes; /* that they take if the memory is a device's */
@@ -173,6 +178,8 @@ struct model_options {
     /* Loads only the layers [first_layer, end_layer). The embedding belongs to layer 0, the head to
      * the last layer. Files without weights of these layers may be missing. 0, 0: all layers. */
     uint32_t first_layer, end_layer;
+    /* Loads the block for multi-token prediction with the last layer, if there is one. */
+    bool with_mtp;
 };
 
 /* What GGUF files are read with: the families' names in them, and every pre-tokenizer. */
@@ -216,6 +223,17 @@ uint64_t model_identity(const struct model *model);
 static inline bool model_has_head(const struct model *model)
 {
     return model->end_layer == model->shape.n_layers;
+}
+
+/* Returns how many of expert_layers and of the layers with state are there without and with the
+ * block for multi-token prediction. */
+static inline uint32_t model_n_own_expert_layers(const struct model *model)
+{
+    return model->n_expert_layers - model->has_mtp;
+}
+static inline uint32_t model_end_of_state(const struct model *model)
+{
+    return model->end_layer + model->has_mtp;
 }
 
 bool model_is_stop_token(const struct model *model, int32_t id);

@@ -69,7 +69,7 @@ static int take_partial(struct pack *pack, struct fm_error *err)
 static int open_source(struct pack *pack, struct fm_error *err)
 {
     const struct model_options options = {.families = arch_families(), .spare_dir = pack->stubs,
-                                          .metadata_only = true};
+                                          .metadata_only = true, .with_mtp = true};
     return model_open(pack->src, &options, &pack->model, err);
 }
 
@@ -121,7 +121,8 @@ static int write_model(struct pack *pack, struct fm_error *err)
 /* Checks that a complete DST.partial opens as a model. */
 static int check_whole(struct pack *pack, struct fm_error *err)
 {
-    const struct model_options options = {.families = arch_families(), .metadata_only = true};
+    const struct model_options options = {.families = arch_families(), .metadata_only = true,
+                                          .with_mtp = true};
     struct fm_pack_result *result = pack->result;
     struct model *model;
     int rc = model_open(pack->partial, &options, &model, err);

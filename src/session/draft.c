@@ -4,8 +4,6 @@
 
 /* ---- drafts --------------------------------------------------------------------------------- */
 
-/* Tokens that must have occurred before. Fewer occur everywhere and say little. */
-#define MATCH_MIN 3
 /* A longer match drafts no better. */
 #define MATCH_MAX 32
 
@@ -18,7 +16,8 @@ static uint32_t match_length(const int32_t *ids, uint32_t n, uint32_t at)
     return length;
 }
 
-uint32_t draft_look_up(const int32_t *ids, uint32_t n, int32_t id, int32_t *drafts, uint32_t max)
+uint32_t draft_look_up(const int32_t *ids, uint32_t n, int32_t id, uint32_t min_match,
+                       int32_t *drafts, uint32_t max)
 {
     uint32_t best = 0, best_at = 0;
     for (uint32_t at = n; at-- > 0 && best < MATCH_MAX;) {
@@ -28,7 +27,7 @@ uint32_t draft_look_up(const int32_t *ids, uint32_t n, int32_t id, int32_t *draf
             best_at = at;
         }
     }
-    if (best < MATCH_MIN)
+    if (best < min_match)
         return 0;
     for (uint32_t i = 0; i < max; i++) { /* a text that repeats itself goes on so */
         const uint32_t at = best_at + 1 + i;

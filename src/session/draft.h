@@ -3,7 +3,8 @@
  * draft is forgotten. Rows do not depend on each other, so nothing but the time depends on drafts.
  *
  * Drafts are looked up: where the last tokens occurred before, the ones behind them may follow
- * again. Owned by a session; one thread at a time. */
+ * again. Or the model's own block predicts them (draft_mtp.h). Owned by a session; one thread at a
+ * time. */
 #ifndef FLASHMOE_SESSION_DRAFT_H
 #define FLASHMOE_SESSION_DRAFT_H
 
@@ -19,9 +20,17 @@ extern "C" {
 
 /* ---- drafts --------------------------------------------------------------------------------- */
 
-/* Drafts what follows `id`, which follows ids[0..n). Writes up to `max` tokens; returns how
- * many. */
-uint32_t draft_look_up(const int32_t *ids, uint32_t n, int32_t id, int32_t *drafts, uint32_t max);
+enum draft_source { DRAFT_NONE, DRAFT_LOOKED_UP, DRAFT_PREDICTED };
+
+/* Tokens that must have occurred before. Fewer occur everywhere and say little. */
+#define DRAFT_MATCH 3
+/* The same where the model's own block drafts otherwise, and mostly better. */
+#define DRAFT_LONG_MATCH 8
+
+/* Drafts what follows `id`, which follows ids[0..n), from a match of at least so many tokens.
+ * Writes up to `max` tokens; returns how many. */
+uint32_t draft_look_up(const int32_t *ids, uint32_t n, int32_t id, uint32_t min_match,
+                       int32_t *drafts, uint32_t max);
 
 /* ---- how many are worth it ------------------------------------------------------------------- */
 
@@ -48,6 +57,7 @@ void draft_gate_result(struct draft_gate *gate, uint32_t at, bool is_right);
 struct draft {
     int32_t tokens[1 + SEQUENCE_DRAFTS]; /* the evaluated one, then the drafts */
     uint32_t n;                          /* drafts that are computed; 0: none */
+    enum draft_source source;            /* of these */
     uint32_t n_taken;                    /* of these, accepted */
     float *logits;                       /* [n_drafts, vocabulary] behind each draft */
     uint32_t *experts;                   /* [n_drafts, n_expert_layers, experts per token] */

@@ -10,7 +10,7 @@
 
 static uint32_t look_up(const int32_t *ids, uint32_t n, int32_t id, uint32_t max, int32_t *drafts)
 {
-    return draft_look_up(ids, n, id, drafts, max);
+    return draft_look_up(ids, n, id, DRAFT_MATCH, drafts, max);
 }
 
 static void test_look_up(void **state)

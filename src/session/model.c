@@ -160,7 +160,7 @@ static int open_routes(struct fm_model *m, const struct fm_model_options *option
     if (m->engine.model->n_expert_layers == 0)
         return err_set(err, FM_ERR_ARG, "routes cannot be used: the model has no routed experts");
     const struct routes_shape shape = {
-        .n_layers = m->engine.model->n_expert_layers,
+        .n_layers = model_n_own_expert_layers(m->engine.model),
         .n_experts = s->n_experts,
         .n_used = s->n_experts_per_token,
         .n_positions = options->n_context > 0 ? options->n_context : s->max_context,
@@ -176,7 +176,13 @@ static int open_batch(struct fm_model *m, struct fm_error *err)
     const uint32_t n = engine_limits(&m->engine)->n_sessions;
     m->segments = mem_new(n, sizeof *m->segments, "the batch", err);
     m->segment_sessions = mem_new(n, sizeof *m->segment_sessions, "the batch", err);
-    return m->segments == NULL || m->segment_sessions == NULL ? FM_ERR_NOMEM : 0;
+    if (m->segments == NULL || m->segment_sessions == NULL)
+        return FM_ERR_NOMEM;
+    if (!m->engine.model->has_mtp)
+        return 0;
+    const uint32_t missing = mtp_max_missing(engine_limits(&m->engine)->n_drafts);
+    m->mtp_rows = mem_new(n > missing ? n : missing, sizeof *m->mtp_rows, "the batch", err);
+    return m->mtp_rows == NULL ? FM_ERR_NOMEM : 0;
 }
 
 /* Returns the memory requested for all stages together; 0: use what is free. */
@@ -198,6 +204,7 @@ static int open_into(struct fm_model *m, const char *path,
     m->engine.checks = options->check != FM_OFF;
     m->checks_all = options->check == FM_ON;
     draft_gate_init(&m->gate, options->draft == FM_ON);
+    m->draft_source = options->draft_source;
     int rc = engine_choose(&m->engine, options, err);
     if (rc == 0)
         rc = fm_machine_check_level(options->cpu, err); /* before anything is read */
@@ -275,6 +282,7 @@ void fm_model_close(struct fm_model *m)
     routes_close(m->routes);
     mem_free(m->segments);
     mem_free(m->segment_sessions);
+    mem_free(m->mtp_rows);
     mem_free(m);
 }
 
@@ -288,6 +296,8 @@ static void count_mul_adds(const struct model *model, struct fm_model_info *info
     for (size_t i = 0; i < model->source->n_tensors; i++) {
         const struct tensor_use *use = &model->uses[i];
         const uint64_t n = use->n_rows * use->n_cols;
+        if (strncmp(model->source->tensors[i].name, "mtp.", 4) == 0)
+            continue; /* no token of the model uses it */
         if (use->role == TENSOR_MATRIX || use->role == TENSOR_GATE)
             info->mul_adds_per_token += n;
         else if (use->role == TENSOR_EXPERT)
@@ -312,7 +322,7 @@ int fm_model_info(const struct fm_model *m, struct fm_model_info *out)
         .architecture = model->model_type,
         .n_parameters = model->n_parameters,
         .n_layers = model->shape.n_layers,
-        .n_moe_layers = model->n_expert_layers,
+        .n_moe_layers = model_n_own_expert_layers(model),
         .n_attention_layers = model->shape.n_attention_layers,
         .hidden = model->shape.hidden,
         .vocabulary = model->shape.vocabulary,
@@ -345,7 +355,7 @@ int fm_model_info(const struct fm_model *m, struct fm_model_info *out)
     for (uint32_t i = 0; i < model->n_row_tables; i++)
         info.table_bytes += model->row_tables[i].n_rows * model->row_tables[i].row_bytes;
     count_mul_adds(model, &info);
-    for (uint32_t i = 0; i < model->n_expert_layers; i++) {
+    for (uint32_t i = 0; i < model_n_own_expert_layers(model); i++) {
         const struct expert_layer *l = &model->expert_layers[i];
         info.experts_bytes += l->n_experts * l->read_bytes;
         info.expert_token_bytes += model->shape.n_experts_per_token * l->read_bytes;

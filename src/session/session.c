@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/plat.h"
 #include "base/sized.h"
+#include "session/draft_mtp.h"
 #include "session/session_internal.h"
 
 /* Makes a failure that names no file. */
@@ -25,7 +26,8 @@ static uint64_t logits_bytes(const struct fm_model *m)
 
 static size_t draft_experts_of(const struct fm_model *m)
 {
-    return (size_t)m->engine.model->n_expert_layers * m->engine.model->shape.n_experts_per_token;
+    return (size_t)model_n_own_expert_layers(m->engine.model) *
+           m->engine.model->shape.n_experts_per_token;
 }
 
 static bool open_logits(struct fm_session *s, struct fm_error *err)
@@ -50,7 +52,7 @@ static bool open_draft(struct fm_session *s, struct fm_error *err)
                               "the logits of drafts", err);
     s->draft.experts = mem_new(n * draft_experts_of(m), sizeof *s->draft.experts,
                                "the experts of drafts", err);
-    return s->draft.logits != NULL && s->draft.experts != NULL;
+    return s->draft.logits != NULL && s->draft.experts != NULL && draft_mtp_open(s, err) == 0;
 }
 
 int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error *err)
@@ -97,6 +99,7 @@ void fm_session_close(struct fm_session *s)
         engine_free_pages(&s->owner->engine, &s->logits_pages[i]);
     mem_free(s->draft.logits);
     mem_free(s->draft.experts);
+    mtp_state_close(&s->mtp);
     mem_free(s->ids);
     mem_free(s);
 }
@@ -125,6 +128,7 @@ static void drop_logits(struct fm_session *s)
 void fm_session_reset(struct fm_session *s)
 {
     sequence_reset(s->sequence);
+    mtp_state_reset(&s->mtp);
     give_back(s);
     __atomic_store_n(&s->is_cancelled, 0, __ATOMIC_RELAXED);
     drop_logits(s);
@@ -182,6 +186,9 @@ int session_copy(struct fm_session *to, const struct fm_session *from, uint32_t 
         return rc;
     memcpy(to->ids, from->ids, position * sizeof *to->ids);
     sequence_copy(to->sequence, from->sequence, position);
+    if (to->owner->engine.model->has_mtp)
+        mtp_state_copy(&to->mtp, &from->mtp, to->owner->engine.model->shape.hidden);
+    mtp_state_go(&to->mtp, position);
     return 0;
 }
 
@@ -199,6 +206,7 @@ int fm_session_repeat(struct fm_session *s, unsigned n_positions, struct fm_erro
     for (uint32_t i = n; i < n_positions; i++)
         s->ids[i] = s->ids[i - n];
     sequence_repeat(s->sequence, n_positions);
+    mtp_state_reset(&s->mtp);
     s->draft.n = 0;
     return 0;
 }
@@ -517,6 +525,7 @@ static uint32_t fill_batch(struct evaluation *e)
             .wants_all_logits = s->observer.logits != NULL,
             .wants_hidden = s->observer.hidden != NULL,
             .wants_routes = s->observer.route != NULL,
+            .mtp = m->mtp_rows != NULL ? &s->mtp : NULL,
         };
         if (s->draft.n > 0)
             add_drafts(&m->segments[n_segments], s);
@@ -590,6 +599,8 @@ static void run_batches(struct evaluation *e)
     while ((n_segments = fill_batch(e)) > 0) {
         const struct batch batch = {e->m->segments, n_segments, hooks};
         const uint32_t n_rows = e->n_rows;
+        for (uint32_t i = 0; i < n_segments; i++)
+            draft_mtp_follow(session_of(e, i), &batch.segments[i]);
         engine_run(&e->m->engine, &batch);
         e->n_done += n_rows - e->n_draft_rows;
         for (uint32_t i = 0; i < n_segments; i++)
@@ -647,7 +658,7 @@ static void accept_draft(struct evaluation *e, struct fm_batch_item *item)
     s->ids[s->begin_position] = item->ids[0];
     count_logits(s);
     memcpy(s->logits, s->draft.logits + at * vocabulary, vocabulary * sizeof *s->logits);
-    for (uint32_t l = 0; l < m->engine.model->n_expert_layers; l++)
+    for (uint32_t l = 0; l < model_n_own_expert_layers(m->engine.model); l++)
         engine_accept_experts(&m->engine, l, experts + l * k);
     s->n_done = 1;
     m->n_drafts_accepted[at]++;
@@ -701,11 +712,11 @@ static void make_drafts(struct evaluation *e)
         if (s->n_done > 0 || e->items[i].rc != 0)
             continue;
         d->tokens[0] = e->items[i].ids[0];
-        d->n = draft_look_up(s->ids, s->sequence->position, d->tokens[0], d->tokens + 1,
-                             max_drafts(e, s, n_rows));
+        draft_choose(s, max_drafts(e, s, n_rows));
         d->n = draft_gate_choose(&e->m->gate, n_rows, d->n);
         n_rows += d->n;
     }
+    draft_mtp_predict(e->m, e->items, e->n_items);
 }
 
 /* Reserves memory for all tokens before any is computed. An item that gets none fails alone. */
@@ -757,6 +768,9 @@ int fm_eval_batch(struct fm_model *m, struct fm_batch_item *items, size_t n_item
     }
     const uint64_t begin_ns = plat_now_ns();
     take_drafts(&e);
+    for (size_t i = 0; i < n_items; i++)
+        if (items[i].session->n_done == 0)
+            mtp_state_go(&items[i].session->mtp, items[i].session->sequence->position);
     make_drafts(&e);
     reach_all(&e);
     e.n_foreign = 0;

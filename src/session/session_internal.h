@@ -41,6 +41,8 @@ struct fm_model {
     unsigned n_open_sessions;
     uint64_t n_prefill_tokens, prefill_ns, n_decode_tokens, decode_ns, n_decode_passes;
     struct draft_gate gate;
+    enum fm_draft_source draft_source;
+    struct mtp_row *mtp_rows; /* rows at hand; NULL: the model has no block for them */
     uint64_t n_drafted[FM_DRAFTS_MAX], n_drafts_accepted[FM_DRAFTS_MAX];
 };
 
@@ -64,6 +66,7 @@ struct fm_session {
     uint32_t begin_position, n_done;
     bool has_new_logits;
     struct draft draft;
+    struct mtp_state mtp; /* where the model has the block */
     struct fm_failure failure; /* of the last call */
 };
 

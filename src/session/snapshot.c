@@ -86,10 +86,11 @@ static int hash_dense(const struct model *model, uint64_t *hash, struct fm_error
     if (state == NULL)
         return err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
     (void)XXH3_64bits_reset_withSeed(state, *hash ^ model_identity(model));
+    const uint64_t end = model->dense_bytes - model->mtp_dense_bytes; /* drafts change nothing */
     uint64_t at = 0;
-    while (at < model->dense_bytes) {
+    while (at < end) {
         char *piece = (char *)model->dense + at;
-        const uint64_t n = memory_handy(model->memory, model->dense_bytes - at);
+        const uint64_t n = memory_handy(model->memory, end - at);
         const void *bytes = memory_open(model->memory, piece, n, MEMORY_LOOK);
         if (bytes == NULL)
             break;
@@ -99,14 +100,14 @@ static int hash_dense(const struct model *model, uint64_t *hash, struct fm_error
     }
     *hash = XXH3_64bits_digest(state);
     (void)XXH3_freeState(state);
-    return at == model->dense_bytes ? 0 : err_set(err, FM_ERR_NOMEM, "out of memory: weights");
+    return at == end ? 0 : err_set(err, FM_ERR_NOMEM, "out of memory: weights");
 }
 
 static int sample_stage(const struct stage *stage, uint64_t *hash, struct fm_error *err)
 {
     const struct model *model = stage->model;
     int rc = 0;
-    for (uint32_t i = 0; rc == 0 && i < model->n_expert_layers; i++)
+    for (uint32_t i = 0; rc == 0 && i < model_n_own_expert_layers(model); i++)
         if (model->expert_layers[i].sums == NULL)
             rc = sample_experts(model, &model->expert_layers[i], hash, err);
     for (uint32_t i = 0; rc == 0 && i < model->n_row_tables; i++)

@@ -55,7 +55,8 @@ static uint64_t write_edited(const char *path, unsigned n_drafts, const char *fi
                              const char *edited, char hash[33])
 {
     struct fm_model_options options = {.size = sizeof options, .n_drafts = n_drafts,
-                                       .draft = FM_ON, .n_context = 32768};
+                                       .draft = FM_ON, .n_context = 32768,
+                                       .draft_source = FM_DRAFT_LOOKUP};
     struct fm_stats stats = {.size = sizeof stats};
     struct fm_session *session;
     struct fm_model *model;

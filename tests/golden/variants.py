@@ -17,6 +17,9 @@ Layouts that keep every weight, so the logits must stay the same bits:
   odd             the tensor data begins at an odd offset of the file
   shuffled        header entries and tensor data each in a random order
   f32             every float tensor widened to F32
+  mtp             a block for multi-token prediction, of which no logits depend: the last layer with
+                  full attention with its rows in reverse order, and what joins it to the model of
+                  random content
 
 Layouts that change the model, comparable only with each other:
   tied            no lm_head, tie_word_embeddings true; --untied-twin also writes the same model,
@@ -38,7 +41,7 @@ import struct
 import sys
 
 LAYOUTS = ("sharded", "stacked", "stacked-weight", "multimodal", "odd", "shuffled", "tied", "f32",
-           "f16")
+           "f16", "mtp")
 N_SHARDS = 3
 INDEX = "model.safetensors.index.json"
 COPIED = ("generation_config.json", "tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json",
@@ -222,7 +225,36 @@ def make_multimodal(config, tensors, rng):
     return outer, renamed
 
 
+def reverse_rows(t):
+    row = len(t.data) // t.shape[0]
+    rows = [t.data[i:i + row] for i in range(0, len(t.data), row)]
+    return Tensor(t.dtype, t.shape, b"".join(reversed(rows)))
+
+
+def random_bf16(rng, shape, scale):
+    n = shape[0] * (shape[1] if len(shape) > 1 else 1)
+    wide = struct.pack(f"<{n}f", *(rng.gauss(0, scale) for _ in range(n)))
+    data = bytearray(2 * n)
+    data[0::2], data[1::2] = wide[2::4], wide[3::4]
+    return Tensor("BF16", shape, bytes(data))
+
+
+def add_mtp(config, tensors, rng):
+    """Adds a block below "mtp."."""
+    hidden = config["hidden_size"]
+    full = max(int(name.split(".")[2]) for name in tensors if ".self_attn.q_proj." in name)
+    prefix = f"model.layers.{full}."
+    block = {f"mtp.layers.0.{name[len(prefix):]}": reverse_rows(t)
+             for name, t in tensors.items() if name.startswith(prefix)}
+    block["mtp.fc.weight"] = random_bf16(rng, [hidden, 2 * hidden], hidden ** -0.5)
+    for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
+        block[f"mtp.{name}.weight"] = random_bf16(rng, [hidden], 0.2)
+    return {**tensors, **block}
+
+
 def transform(config, tensors, layouts, seed):
+    if "mtp" in layouts:
+        tensors = add_mtp(config, tensors, random.Random(seed))
     if "stacked-weight" in layouts:
         tensors = stack_experts(tensors, True)
     elif "stacked" in layouts or "multimodal" in layouts:

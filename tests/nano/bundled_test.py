@@ -11,7 +11,7 @@ import sys
 import unittest
 
 FLASHMOE, NANO = sys.argv[1], pathlib.Path(sys.argv[2])
-MAX_BYTES = 62_000_000
+MAX_BYTES = 70_000_000
 PROMPT = "Write a story about a robot who loves music."
 # Greedy; the same on every machine.
 STORY = (
@@ -50,6 +50,13 @@ class Bundled(unittest.TestCase):
     def test_tells_a_story(self):
         answer = json.loads(run("run", "-p", PROMPT, "--greedy", "-n", "60", "--json"))
         self.assertEqual(answer["text"], STORY)
+
+    def test_drafts_it(self):
+        answer = json.loads(run("run", "-p", PROMPT, "--greedy", "-n", "60", "--draft", "1",
+                                "--json"))
+        self.assertEqual(answer["text"], STORY)
+        self.assertGreater(answer["n_drafts_accepted"][0], 0.8 * answer["n_drafted"][0])
+        self.assertLess(answer["n_decode_passes"], 40)
 
 
 if __name__ == "__main__":

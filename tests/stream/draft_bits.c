@@ -1,6 +1,7 @@
-/* draft_bits MODEL: drafts change no bit. Sessions are given a text that repeats itself with
- * changes, so that drafts are right and wrong at every distance. The logits of every token must be
- * those of a session without drafts:
+/* draft_bits MODEL [mtp]: drafts change no bit. Sessions are given a text that repeats itself with
+ * changes, so that drafts are right and wrong at every distance; with "mtp", a text of what the
+ * model's own block drafts, with changes. The logits of every token must be those of a session
+ * without drafts:
  * - for every number of drafts, with every level of kernels and with 1 and 2 threads
  * - from the smallest budget to all experts in memory
  * - with eight sessions in a batch, each with its own text
@@ -17,6 +18,7 @@
 
 #include "base/limits.h"
 #include "flashmoe_lab.h"
+#include "session/session_internal.h"
 
 #define N_PROMPT 40
 #define N_TEXT 320 /* the text ends in the second block of keys and values */
@@ -25,6 +27,7 @@
 #define N_LAYERS 64
 
 static const char *model_path;
+static bool is_mtp;
 static unsigned vocabulary;
 static int32_t texts[N_SESSIONS][N_TEXT];
 static char expected[N_SESSIONS][33];
@@ -65,6 +68,7 @@ static struct fm_model_options options_with(unsigned n_drafts, unsigned n_sessio
     o.n_drafts = n_drafts;
     o.n_marks = 2;
     o.draft = FM_ON;
+    o.draft_source = is_mtp && n_drafts > 0 ? FM_DRAFT_MTP : FM_DRAFT_ANY;
     return o;
 }
 
@@ -110,6 +114,25 @@ static void expect_hash(const struct fm_session *session, unsigned text)
     char hash[33];
     fm_session_logits_hash(session, hash);
     assert_string_equal(hash, expected[text]);
+}
+
+/* Makes a text of what the block drafts behind a prompt; every sixth token or so is another one. */
+static void make_drafted_text(int32_t *text, uint32_t seed)
+{
+    struct fm_model_options o = options_with(FM_DRAFTS_MAX, 1);
+    struct fm_error err = {0};
+    struct fm_model *model = open_model(&o);
+    struct fm_session *s = open_session(model);
+    make_text(text, seed);
+    feed(s, text, 0, N_PROMPT);
+    for (unsigned i = N_PROMPT; i < N_TEXT; i++) {
+        const struct draft *d = &s->draft;
+        if (random_number(&seed) % 6 > 0 && d->n_taken < d->n)
+            text[i] = d->tokens[1 + d->n_taken];
+        must(fm_session_eval(s, text + i, 1, &err), &err);
+    }
+    fm_session_close(s);
+    fm_model_close(model);
 }
 
 /* Drafts at every distance were right, and some were wrong; right ones cost no pass. */
@@ -174,6 +197,7 @@ static void test_every_level(void **state)
     for (unsigned k = 0; fm_machine_level(k, &info); k++) {
         struct fm_model_options o = options_with(4, 1);
         o.cpu = info.name;
+        o.draft_source = FM_DRAFT_ANY;
         if (info.is_usable)
             run_alone(&o);
     }
@@ -380,6 +404,7 @@ static void test_no_drafts(void **state)
     struct fm_error err = {0};
     uint32_t seed = 99;
     (void)state;
+    o.draft_source = FM_DRAFT_LOOKUP;
     struct fm_model *model = open_model(&o);
     struct fm_session *session = open_session(model);
     for (unsigned i = 0; i < 50; i++) {
@@ -391,13 +416,49 @@ static void test_no_drafts(void **state)
     fm_model_close(model);
 }
 
+/* A session that was saved without drafts goes on with them, and the other way round. The block
+ * knows nothing of the tokens before and drafts from the next ones on. */
+static void test_saving_without(void **state)
+{
+    struct fm_model_options with = options_with(4, 1), without = options_with(0, 1);
+    const struct fm_model_options *from[] = {&without, &with}, *to[] = {&with, &without};
+    struct fm_error err = {0};
+    char path[64];
+    (void)state;
+    snprintf(path, sizeof path, "draft_bits-%ld.snapshot", (long)getpid());
+    for (unsigned i = 0; i < 2; i++) {
+        struct fm_model *model = open_model(from[i]);
+        struct fm_session *session = open_session(model);
+        feed(session, texts[0], 0, 100);
+        must(fm_session_save(session, path, &err), &err);
+        feed(session, texts[0], 100, N_TEXT);
+        float *logits = test_malloc(vocabulary * sizeof *logits);
+        memcpy(logits, fm_session_logits(session), vocabulary * sizeof *logits);
+        fm_session_close(session);
+        fm_model_close(model);
+        model = open_model(to[i]);
+        session = open_session(model);
+        must(fm_session_load(session, path, &err), &err);
+        feed(session, texts[0], 100, N_TEXT);
+        assert_memory_equal(fm_session_logits(session), logits, vocabulary * sizeof *logits);
+        assert_true((stats_of(model).n_drafts_accepted[0] > 0) == (i == 0));
+        test_free(logits);
+        fm_session_close(session);
+        fm_model_close(model);
+        (void)remove(path);
+    }
+}
+
 static void make_expected(void)
 {
     struct fm_model_options o = options_with(0, 1);
     struct fm_model *model = open_model(&o);
     struct fm_session *session = open_session(model);
     for (unsigned s = 0; s < N_SESSIONS; s++) {
-        make_text(texts[s], 7 + s);
+        if (is_mtp)
+            make_drafted_text(texts[s], 7 + s);
+        else
+            make_text(texts[s], 7 + s);
         fm_session_reset(session);
         feed(session, texts[s], 0, N_TEXT);
         fm_session_logits_hash(session, expected[s]);
@@ -431,8 +492,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_budgets),      cmocka_unit_test(test_batch),
         cmocka_unit_test(test_cancel),       cmocka_unit_test(test_going_back_and_saving),
         cmocka_unit_test(test_no_drafts),    cmocka_unit_test(test_auto),
-        cmocka_unit_test(test_observer),
+        cmocka_unit_test(test_observer),     cmocka_unit_test(test_saving_without),
     };
     model_path = argc > 1 ? argv[1] : "";
+    is_mtp = argc > 2 && strcmp(argv[2], "mtp") == 0;
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

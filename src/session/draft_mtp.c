@@ -1,0 +1,148 @@
+#include "session/draft_mtp.h"
+
+#include <assert.h>
+
+int draft_mtp_open(struct fm_session *s, struct fm_error *err)
+{
+    const struct engine *e = &s->owner->engine;
+    if (!e->model->has_mtp)
+        return 0;
+    return mtp_state_open(&s->mtp, engine_limits(e)->n_context, engine_limits(e)->n_drafts,
+                          e->model->shape.hidden, err);
+}
+
+/* Returns the row at a position whose hidden state is known; `token` follows the session's last. */
+static struct mtp_row row_at(const struct fm_session *s, uint32_t position, int32_t token)
+{
+    const struct mtp_state *mtp = &s->mtp;
+    const uint32_t hidden = s->owner->engine.model->shape.hidden;
+    assert(position >= mtp->first && position - mtp->first < mtp->n_hidden);
+    return (struct mtp_row){
+        .sequence = s->sequence, .place = mtp->n_rows, .position = position,
+        .token = position + 1 < s->sequence->position ? s->ids[position + 1] : token,
+        .hidden = mtp->hidden + (size_t)(position - mtp->first) * hidden};
+}
+
+/* Writes the rows that the session lacks up to the position `end`. Returns how many. */
+static uint32_t missing_rows(struct fm_session *s, int32_t token, uint32_t end,
+                             struct mtp_row *rows)
+{
+    struct mtp_state *mtp = &s->mtp;
+    uint32_t n = 0, at = mtp->first;
+    if (mtp->n_rows > 0 && mtp->positions[mtp->n_rows - 1] >= at)
+        at = mtp->positions[mtp->n_rows - 1] + 1;
+    for (; at < end && at < mtp->first + mtp->n_hidden; at++) {
+        rows[n++] = row_at(s, at, token);
+        mtp_state_add(mtp, at);
+    }
+    return n;
+}
+
+/* Makes the rows that the session lacks up to the position `end`. */
+static void make_rows(struct fm_session *s, int32_t token, uint32_t end)
+{
+    struct fm_model *m = s->owner;
+    const uint32_t n = missing_rows(s, token, end, m->mtp_rows);
+    if (n > 0)
+        engine_mtp_keep(&m->engine, m->mtp_rows, n);
+}
+
+void draft_mtp_follow(struct fm_session *s, const struct batch_segment *next)
+{
+    const struct fm_model *m = s->owner;
+    const bool is_prompt = next->n_tokens > 1 + next->n_drafts;
+    if (m->mtp_rows == NULL ||
+        (!is_prompt && !mtp_state_is_full(&s->mtp, engine_limits(&m->engine)->n_drafts)))
+        return;
+    make_rows(s, next->tokens[0], s->sequence->position);
+    mtp_state_trim(&s->mtp, m->engine.model->shape.hidden);
+}
+
+/* The hidden state before the next token must be known. */
+static bool can_predict(const struct fm_session *s)
+{
+    return s->mtp.n_hidden > 0 && s->mtp.first + s->mtp.n_hidden == s->sequence->position;
+}
+
+void draft_choose(struct fm_session *s, uint32_t max)
+{
+    struct draft *d = &s->draft;
+    const enum fm_draft_source asked = s->owner->draft_source;
+    const bool predicts = asked != FM_DRAFT_LOOKUP && can_predict(s);
+    d->n = 0;
+    if (asked != FM_DRAFT_MTP)
+        d->n = draft_look_up(s->ids, s->sequence->position, d->tokens[0],
+                             predicts ? DRAFT_LONG_MATCH : DRAFT_MATCH, d->tokens + 1, max);
+    d->source = d->n > 0 ? DRAFT_LOOKED_UP : predicts ? DRAFT_PREDICTED : DRAFT_NONE;
+    if (d->source == DRAFT_PREDICTED)
+        d->n = max;
+}
+
+/* Returns whether an item gets a draft of this depth, counted from 1. */
+static bool is_predicted(const struct fm_batch_item *item, uint32_t depth)
+{
+    const struct fm_session *s = item->session;
+    return item->rc == 0 && s->n_done == 0 && s->draft.source == DRAFT_PREDICTED &&
+           s->draft.n >= depth;
+}
+
+/* Returns the row that drafts: the first is the block's own, the others follow from the row and the
+ * draft before and are forgotten. */
+static struct mtp_row drafting_row(struct fm_session *s, uint32_t depth)
+{
+    struct mtp_row row = row_at(s, s->sequence->position - 1, s->draft.tokens[0]);
+    if (depth > 1) {
+        row.place += depth - 2; /* the first is counted already */
+        row.position += depth - 1;
+        row.token = s->draft.tokens[depth - 1];
+        row.hidden = s->mtp.next;
+    }
+    row.next = s->mtp.next;
+    return row;
+}
+
+/* Makes the drafts of one depth. Returns false if there are none. */
+static bool predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items,
+                    uint32_t depth)
+{
+    uint32_t n = 0, done = 0;
+    for (size_t i = 0; i < n_items; i++)
+        if (is_predicted(&items[i], depth))
+            m->mtp_rows[n++] = drafting_row(items[i].session, depth);
+    if (n == 0)
+        return false;
+    const bool is_good = engine_mtp_draft(&m->engine, m->mtp_rows, n);
+    for (size_t i = 0; i < n_items; i++) {
+        struct fm_session *s = items[i].session;
+        if (!is_predicted(&items[i], depth))
+            continue;
+        if (is_good)
+            s->draft.tokens[depth] = m->mtp_rows[done++].draft;
+        else
+            s->draft.n = depth - 1;
+        if (is_good && depth == 1)
+            mtp_state_add(&s->mtp, s->sequence->position - 1);
+    }
+    return is_good;
+}
+
+/* Prepares a session: memory for the keys and values of all rows, and the rows that it lacks before
+ * the one that drafts. */
+static void prepare(struct fm_session *s)
+{
+    const uint32_t position = s->sequence->position;
+    if (session_reach(s, position + 1 + s->draft.n, NULL) != 0)
+        s->draft.n = 0;
+    else
+        make_rows(s, s->draft.tokens[0], position - 1);
+}
+
+void draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items)
+{
+    for (size_t i = 0; i < n_items; i++)
+        if (is_predicted(&items[i], 1))
+            prepare(items[i].session);
+    uint32_t depth = 1;
+    while (depth <= SEQUENCE_DRAFTS && predict(m, items, n_items, depth))
+        depth++;
+}
