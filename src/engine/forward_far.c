@@ -111,14 +111,27 @@ void far_ask_for_rows(struct forward *f)
                           f->step.n_rows * (uint64_t)f->model->shape.hidden * sizeof(float));
 }
 
-/* Gives the device what the processor has computed for an expert. */
-static void give_results(struct forward *f, const struct step_expert *e)
+/* Gives the device what the processor has computed. It fetches them itself out of locked pages: a
+ * call for each of them took longer than computing one. The next layer's are computed when it has
+ * them. */
+static void give_results(struct forward *f, const struct step_expert *experts, uint32_t n)
 {
     const struct memory *m = f->be->memory;
-    const uint64_t hidden = f->model->shape.hidden;
-    for (uint32_t i = 0; i < e->n; i++)
-        m->link->upload(m, f->step.expert_parts + e->places[i] * hidden,
-                        f->far.step.expert_parts + e->places[i] * hidden, hidden * sizeof(float));
+    const uint64_t bytes = f->model->shape.hidden * sizeof(float);
+    uint32_t numbers[FAR_TOGETHER * FAR_ROWS], n_parts = 0;
+    assert(n <= FAR_TOGETHER);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < experts[i].n; j++) {
+            assert(n_parts < FAR_TOGETHER * FAR_ROWS);
+            numbers[n_parts++] = experts[i].places[j];
+        }
+    if (f->far.is_pinned) {
+        m->link->bring(m, f->step.expert_parts, f->far.step.expert_parts, bytes, numbers, n_parts);
+        return;
+    }
+    for (uint32_t i = 0; i < n_parts; i++)
+        m->link->upload(m, (char *)f->step.expert_parts + numbers[i] * bytes,
+                        (const char *)f->far.step.expert_parts + numbers[i] * bytes, bytes);
 }
 
 static void compute(struct forward *f, uint32_t layer, const struct expert_item *items, uint32_t n)
@@ -137,8 +150,7 @@ static void compute(struct forward *f, uint32_t layer, const struct expert_item 
     f->arch->experts(&f->far.step, layer, experts, n, false);
     far_note_computing(&f->far, n_rows, plat_now_ns() - begin_ns);
     f->far.n_computed += n;
-    for (uint32_t i = 0; i < n; i++)
-        give_results(f, &experts[i]);
+    give_results(f, experts, n);
 }
 
 /* ---- the device ------------------------------------------------------------------------------ */

@@ -191,30 +191,41 @@ static int32_t pick_best(const struct candidate *c, size_t n)
 #define GREEDY_BLOCK 256u
 #define GREEDY_LANES 16u
 
-/* Returns the greatest of GREEDY_BLOCK logits. */
-static float greatest(const float *logits)
+/* Returns the greatest of GREEDY_BLOCK logits. Raises the sign bit of *seen if one of them is not
+ * finite, as fmath_all_finite finds it: one look at a large vocabulary is enough. */
+static float greatest(const float *logits, uint32_t *seen)
 {
     float most[GREEDY_LANES];
+    uint32_t bits[GREEDY_LANES], any = *seen;
     memcpy(most, logits, sizeof most);
-    for (uint32_t i = GREEDY_LANES; i < GREEDY_BLOCK; i += GREEDY_LANES)
-        for (uint32_t j = 0; j < GREEDY_LANES; j++)
+    for (uint32_t i = 0; i < GREEDY_BLOCK; i += GREEDY_LANES) {
+        memcpy(bits, logits + i, sizeof bits);
+        for (uint32_t j = 0; j < GREEDY_LANES; j++) {
             most[j] = logits[i + j] > most[j] ? logits[i + j] : most[j];
+            any |= (bits[j] & 0x7fffffffu) + 0x00800000u;
+        }
+    }
+    *seen = any;
     for (uint32_t j = 1; j < GREEDY_LANES; j++)
         most[0] = most[j] > most[0] ? most[j] : most[0];
     return most[0];
 }
 
 /* Returns the best token that list_candidates would list, without listing; -1: none. A token is
- * looked at only if its block has one that is better than the best so far. */
+ * looked at only if its block has one that is better than the best so far. Fails as fm_sampler_pick
+ * does. */
 static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
 {
+    const uint32_t n_blocks = s->adjust.is_on ? 0 : s->model->engine.model->shape.vocabulary /
+                                                        GREEDY_BLOCK * GREEDY_BLOCK;
+    uint32_t seen = 0;
     const uint32_t *allowed = s->grammar != NULL ? constraint_mask(s->grammar) : NULL;
     const uint32_t n = s->model->engine.model->shape.vocabulary;
     int32_t best = -1;
     float best_logit = -INFINITY;
     for (uint32_t id = 0; id < n; id++) {
-        while (!s->adjust.is_on && id % GREEDY_BLOCK == 0 && n - id >= GREEDY_BLOCK &&
-               !(greatest(logits + id) > best_logit))
+        while (id < n_blocks && id % GREEDY_BLOCK == 0 &&
+               !(greatest(logits + id, &seen) > best_logit))
             id += GREEDY_BLOCK;
         if (id == n)
             break;
@@ -224,7 +235,8 @@ static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
         best = (int32_t)id;
         best_logit = logit;
     }
-    return best;
+    const bool is_finite = seen >> 31 == 0 && fmath_all_finite(logits + n_blocks, n - n_blocks);
+    return is_finite || are_usable(logits, n) ? best : -1;
 }
 
 /* Returns 0 for the best logit. */
@@ -339,12 +351,12 @@ static struct choice list_choice(struct fm_sampler *s, size_t n)
 
 int32_t fm_sampler_pick(struct fm_sampler *s, const float *logits)
 {
-    if (!are_usable(logits, s->model->engine.model->shape.vocabulary))
-        return FM_ERR_FORMAT;
     if (s->sampling.temperature == 0) {
         const int32_t best = pick_greedy(s, logits);
         return best >= 0 ? best : FM_ERR_FORMAT;
     }
+    if (!are_usable(logits, s->model->engine.model->shape.vocabulary))
+        return FM_ERR_FORMAT;
     const size_t n = list_candidates(s, logits);
     if (n == 0)
         return FM_ERR_FORMAT; /* bias, grammar and -INFINITY allow none */

@@ -398,6 +398,12 @@ static void cuda_upload(const struct memory *m, void *to, const void *from, uint
     cuda_queue_upload(queue_of(m), to, from, bytes);
 }
 
+static void cuda_bring(const struct memory *m, void *to, const void *from, uint64_t piece_bytes,
+                       const uint32_t *numbers, uint32_t n)
+{
+    cuda_queue_bring(queue_of(m), to, from, piece_bytes, numbers, n);
+}
+
 static void cuda_download(const struct memory *m, void *to, const void *from, uint64_t bytes)
 {
     cuda_queue_download(queue_of(m), to, from, bytes);
@@ -419,6 +425,7 @@ static const struct memory_link cuda_link = {
     .join = cuda_join,
     .settle = cuda_settle,
     .upload = cuda_upload,
+    .bring = cuda_bring,
     .download = cuda_download,
     .pin = cuda_pin,
     .unpin = cuda_unpin,

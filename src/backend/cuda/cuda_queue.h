@@ -49,6 +49,9 @@ void cuda_queue_clear(struct cuda_queue *q, void *at, uint64_t bytes);
 /* Copies whole words from the host. */
 void cuda_queue_upload(struct cuda_queue *q, void *to, const void *from, uint64_t bytes);
 /* Copies to the host, which has the bytes when the queue has passed. */
+/* Copies pieces out of the host's locked pages (base/link.h). */
+void cuda_queue_bring(struct cuda_queue *q, void *to, const void *from, uint64_t piece_bytes,
+                      const uint32_t *numbers, uint32_t n);
 void cuda_queue_download(struct cuda_queue *q, void *to, const void *from, uint64_t bytes);
 /* Copies to the host after all that was added. */
 void cuda_queue_fetch(struct cuda_queue *q, void *to, const void *from, uint64_t bytes);

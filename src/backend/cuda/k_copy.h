@@ -10,6 +10,15 @@ GPU_KERNEL void gpu_copy(const struct gpu_copy_args a)
         ((uint32_t *)a.to)[i] = a.from != NULL ? ((const uint32_t *)a.from)[i] : 0;
 }
 
+GPU_KERNEL void gpu_copy_pieces(const struct gpu_copy_pieces_args a)
+{
+    const uint32_t i = gpu_block_y() * gpu_n_threads() + gpu_thread();
+    const uint64_t at = (uint64_t)a.numbers[gpu_block_x()] * a.n_words + i;
+    gpu_wait();
+    if (i < a.n_words)
+        ((uint32_t *)a.to)[at] = ((const uint32_t *)a.from)[at];
+}
+
 GPU_KERNEL void gpu_copy_heads(const struct gpu_copy_heads_args a)
 {
     const uint32_t i = gpu_block_y() * gpu_n_threads() + gpu_thread();

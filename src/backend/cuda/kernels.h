@@ -123,6 +123,15 @@ struct gpu_copy_args {
     uint32_t n;
 };
 
+/* Copies pieces of n_words words: piece numbers[i] to the same place. `from` may be the host's.
+ * Grid: n, n_words / 256 rounded up, 256. */
+struct gpu_copy_pieces_args {
+    void *to;
+    const void *from;
+    uint32_t n_words;
+    const uint32_t *numbers; /* [n] */
+};
+
 /* Copies `dim` floats of each of n heads. Grid: n, dim / 256 rounded up, 256. */
 struct gpu_copy_heads_args {
     const float *from;
