@@ -27,9 +27,9 @@ struct memory_link {
     void (*settle)(const struct memory *m);
     /* Copies whole words from the host's memory as an operation of the queue. */
     void (*upload)(const struct memory *m, void *to, const void *from, uint64_t bytes);
-    /* Copies n pieces of the same size as one operation of the queue: piece numbers[i] of what begins
-     * at `from`, in locked pages, to the same place behind `to`. The host leaves them alone until
-     * the operation is done. */
+    /* Copies n pieces of the same size as one operation of the queue: piece numbers[i] of what
+     * begins at `from`, in locked pages, to the same place behind `to`. The host leaves them alone
+     * until the operation is done. */
     void (*bring)(const struct memory *m, void *to, const void *from, uint64_t piece_bytes,
                   const uint32_t *numbers, uint32_t n);
     /* Copies to the host's memory as an operation of the queue. */

@@ -72,7 +72,8 @@ struct engine_pages {
 };
 int engine_make_pages(const struct engine *e, uint64_t bytes, const char *what,
                       struct engine_pages *pages, struct fm_error *err);
-void engine_free_pages(const struct engine *e, struct engine_pages *pages); /* accepts a zeroed one */
+/* Accepts a zeroed one. */
+void engine_free_pages(const struct engine *e, struct engine_pages *pages);
 
 /* ---- knowing */
 

@@ -257,6 +257,48 @@ static void test_few_rows(void **state)
     free_product(p);
 }
 
+/* The block of a router's products that ends last makes the choice. */
+static void test_choice(void **state)
+{
+    static uint32_t n_ended;
+    struct product *p = new_product();
+    struct kernels k;
+    (void)state;
+    k_ref_init(&k);
+    for (int round = 0; round < 24; round++) {
+        uint32_t expected_ids[8], ids[8];
+        float expected[8], weights[8];
+        make_weights(p, round % 2 == 0 ? "affine8-g64" : "affine4-g64", 16 * (1 + any(11)),
+                     64 * (1 + any(32)));
+        p->is_found = p->has_bias = p->is_activated = false;
+        p->n = 1;
+        make_inputs(p, &k);
+        compute(p, &k);
+        const struct router router = {.score = ROUTER_SOFTMAX, .n_experts = p->w[0].n_rows,
+                                      .k = 1 + any(8), .renormalises = true, .scale = 1};
+        k.route_row(p->expected, router.n_experts, router.k, true, expected_ids, expected);
+        struct gpu_product product = {
+            .w = gpu_weight_of(&p->w[0]), .in = {p->x, p->q, p->scale, p->offset, p->sum},
+            .end = p->w[0].n_rows, .n = 1, .y = p->y, .y_stride = p->w[0].n_rows};
+        const uint32_t n_blocks = gpu_n_tiles(&product);
+        const struct gpu_matmul_one_args args = {
+            .list = {&product, 1}, .has_route = 1, .n_blocks = n_blocks, .n_ended = &n_ended,
+            .route = {.router = router, .is_plain = 1, .logits = p->y, .ids = ids,
+                      .weights = weights}};
+        struct gpu_command command = {.launch = {.kernel = GPU_KERNEL_matmul_one,
+                                                 .n_blocks_x = n_blocks, .n_blocks_y = 1,
+                                                 .n_threads = GPU_MATMUL_THREADS},
+                                      .args_bytes = sizeof args};
+        struct gpu_device *gpu = device_emulated();
+        memcpy(command.args, &args, sizeof args);
+        gpu->ops->submit(gpu, &(struct gpu_batch){.commands = &command, .n = 1});
+        assert_memory_equal(ids, expected_ids, router.k * sizeof *ids);
+        assert_memory_equal(weights, expected, router.k * sizeof *weights);
+        assert_int_equal(n_ended, 0);
+    }
+    free_product(p);
+}
+
 static void test_floats(void **state)
 {
     static const char *const formats[] = {"bf16", "f16", "f32"};
@@ -278,6 +320,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_codes),
                                        cmocka_unit_test(test_few_rows),
+                                       cmocka_unit_test(test_choice),
                                        cmocka_unit_test(test_floats)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,7 +81,8 @@ static void submit_commands(struct cuda_queue *q)
 {
     if (q->n == 0)
         return;
-    const struct gpu_batch batch = {.commands = q->commands, .n = cuda_fuse(q->commands, q->n, q->counter),
+    const struct gpu_batch batch = {.commands = q->commands,
+                                    .n = cuda_fuse(q->commands, q->n, q->counter),
                                     .lists = q->lists, .host_lists = q->host_lists,
                                     .list_bytes = q->list_used};
     q->device->ops->submit(q->device, &batch);

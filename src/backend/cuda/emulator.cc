@@ -124,7 +124,8 @@ void emulator_check_place(const void *at, size_t alignment)
     char text[96];
     if ((uintptr_t)at % alignment == 0)
         return;
-    snprintf(text, sizeof text, "uses %zu bytes at %p, which is no multiple of them", alignment, at);
+    snprintf(text, sizeof text, "uses %zu bytes at %p, which is no multiple of them", alignment,
+             at);
     fault(text);
 }
 

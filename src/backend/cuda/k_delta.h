@@ -508,10 +508,7 @@ GPU_FN void gpu_token_close(const struct gpu_delta_token_args &a, size_t at,
 
 /* Value heads of a key head read the same history of its query and key. The last of their blocks to
  * have read it moves it on. */
-#ifndef GPU_TOKEN_BLOCKS
-#define GPU_TOKEN_BLOCKS 1
-#endif
-GPU_KERNEL_FOR(4 * GPU_TOKEN_DIM, GPU_TOKEN_BLOCKS) void gpu_delta_token(const struct gpu_delta_token_args a)
+GPU_KERNEL_FOR(4 * GPU_TOKEN_DIM, 1) void gpu_delta_token(const struct gpu_delta_token_args a)
 {
     GPU_SHARED(float, mixed, 3 * GPU_TOKEN_DIM);
     GPU_SHARED(float, gate, GPU_TOKEN_DIM);

@@ -374,7 +374,8 @@ GPU_FN void gpu_one_in_order(struct gpu_work &work, gpu_shared<float> groups)
         for (uint32_t i = 0; i < 16; i++)
             sum = gpu_dot4_unsigned(codes.words[i / 4].words[i % 4],
                                     (int32_t)columns[i / 4].words[i % 4], sum);
-        gpu_put_quad(quads, gpu_lane() * 4, {{codes.scale * scale, (float)sum, codes.bias, offset}});
+        gpu_put_quad(quads, gpu_lane() * 4,
+                     {{codes.scale * scale, (float)sum, codes.bias, offset}});
         gpu_warp_barrier();
         GPU_UNROLL_BY(8)
         for (uint32_t k = 0; k < n; k++) {
@@ -446,8 +447,9 @@ GPU_KERNEL_FOR(GPU_MATMUL_THREADS, 3) void gpu_matmul_one(const struct gpu_matmu
 
 /* ---- floats and halves -----------------------------------------------------------------------
  *
- * A row has eight threads, each with two lanes of its sum: neighbouring columns. They hold what they
- * multiply in registers, so that a launch has all of it on the way before the one ahead ends. */
+ * A row has eight threads, each with two lanes of its sum: neighbouring columns. They hold what
+ * they multiply in registers, so that a launch has all of it on the way before the one ahead
+ * ends. */
 
 #define GPU_PAIR_THREADS (GPU_LANES / 2) /* of a row */
 #define GPU_PAIR_WORDS 128u              /* of a thread */

@@ -43,8 +43,8 @@ GPU_FN void gpu_load_unit(const float *x, size_t at, uint32_t n, float to[GPU_UN
         to[j] = x != NULL && first + j < n ? x[at + first + j] : 0;
 }
 
-/* The same of rows that are there. Nothing decides whether it loads, so loads of several rows are on
- * their way together; what lies behind the first n columns is any value. */
+/* The same of rows that are there. Nothing decides whether it loads, so loads of several rows are
+ * on their way together; what lies behind the first n columns is any value. */
 template <bool QUADS>
 GPU_FN void gpu_load_there(const float *x, size_t at, uint32_t n, float to[GPU_UNIT_VALUES])
 {

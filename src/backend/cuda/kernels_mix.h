@@ -123,6 +123,31 @@ struct gpu_delta_token_args {
 
 /* ---- routers --------------------------------------------------------------------------------- */
 
+/* Experts and weights of every row; ids ascending. Grid: n, 1, 256. */
+struct gpu_route_args {
+    struct router router;
+    uint32_t is_plain; /* route_row of cpu/kernels.h, then times scale; else route_scored */
+    const float *logits; /* [n, n_experts] */
+    uint32_t *ids;
+    float *weights; /* [n, k] */
+};
+
+/* Whether one warp makes the choice: a softmax over the chosen, of so many experts. */
+#define GPU_FEW_EXPERTS 512u
+SHARED_HOST_FN bool gpu_has_few(const struct gpu_route_args *r)
+{
+    return r->is_plain && r->router.renormalises && r->router.n_experts <= GPU_FEW_EXPERTS;
+}
+
+/* With has_route, the products are a router's logits of one row, and the block that ends last does
+ * what gpu_route does (gpu_has_few). */
+struct gpu_matmul_one_args {
+    struct gpu_products list;
+    uint32_t has_route, n_blocks; /* of this launch */
+    uint32_t *n_ended;            /* 0 before and after */
+    struct gpu_route_args route;
+};
+
 /* Cache-biased routing, for a few rows: one thread. Grid: 1, 1, 32. */
 struct gpu_prefer_args {
     struct backend_preference p; /* its lists lie in the GPU's memory; the router is the next one */

@@ -142,8 +142,8 @@ SHARED_HOST_FN uint32_t gpu_few_split(const struct gpu_weight *w)
     return split;
 }
 
-/* Whether gpu_matmul_one reads the weight, sixteen bytes at a time: rows side by side, or a few rows
- * of bytes. */
+/* Whether gpu_matmul_one reads the weight, sixteen bytes at a time: rows side by side, or a few
+ * rows of bytes. */
 SHARED_HOST_FN bool gpu_suits_one(const struct gpu_weight *w)
 {
     if (w->n_cols % GPU_ONE_SLICE != 0 || (uintptr_t)w->parts[0] % 16 != 0)
@@ -218,30 +218,14 @@ SHARED_HOST_FN uint32_t gpu_n_tiles(const struct gpu_product *p)
            ((p->n + size.inputs - 1) / size.inputs);
 }
 
-/* Products in the order of their blocks. */
+/* In the order of their blocks. */
 struct gpu_products {
     const struct gpu_product *products; /* [n] */
     uint32_t n;
 };
 
-/* Experts and weights of every row; ids ascending. Grid: n, 1, 256. */
-struct gpu_route_args {
-    struct router router;
-    uint32_t is_plain; /* route_row of cpu/kernels.h, then times scale; else route_scored */
-    const float *logits; /* [n, n_experts] */
-    uint32_t *ids;
-    float *weights; /* [n, k] */
-};
-
-/* Whether one warp makes the choice: a softmax over the chosen, of so many experts. */
-#define GPU_FEW_EXPERTS 512u
-SHARED_HOST_FN bool gpu_has_few(const struct gpu_route_args *r)
-{
-    return r->is_plain && r->router.renormalises && r->router.n_experts <= GPU_FEW_EXPERTS;
-}
-
 /* Grid: blocks of all products of the kind, 1, GPU_MATMUL_THREADS; of gpu_matmul_plain_one
- * GPU_PLAIN_ONE_THREADS. */
+ * GPU_PLAIN_ONE_THREADS. Those of gpu_matmul_one are in kernels_mix.h. */
 struct gpu_matmul_few_args {
     struct gpu_products list;
 };
@@ -253,14 +237,6 @@ struct gpu_matmul_plain_args {
 };
 struct gpu_matmul_plain_many_args {
     struct gpu_products list;
-};
-/* With has_route, the products are a router's logits of one row, and the block that ends last does
- * what gpu_route does (gpu_has_few). */
-struct gpu_matmul_one_args {
-    struct gpu_products list;
-    uint32_t has_route, n_blocks; /* of this launch */
-    uint32_t *n_ended;            /* 0 before and after */
-    struct gpu_route_args route;
 };
 struct gpu_matmul_plain_one_args {
     struct gpu_products list;

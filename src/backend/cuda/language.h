@@ -160,8 +160,8 @@ GPU_FN void gpu_store_quad(float *at, struct gpu_quad quad) { *(struct gpu_quad 
 GPU_FN struct gpu_quad gpu_take_quad(const float *x, size_t i) { return gpu_load_quad(x + i); }
 GPU_FN void gpu_put_quad(float *x, size_t i, struct gpu_quad quad) { gpu_store_quad(x + i, quad); }
 
-/* Loads of global memory that stay where they are written. The compiler likes to put a load off until
- * its value is used; loads in a row are then not on their way together. */
+/* Loads of global memory that stay where they are written. The compiler likes to put a load off
+ * until its value is used; loads in a row are then not on their way together. */
 GPU_FN struct gpu_four gpu_load_four_now(const void *at)
 {
     struct gpu_four four;
