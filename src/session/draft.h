@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "engine/sequence.h"
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,7 +20,12 @@ extern "C" {
 
 /* ---- drafts --------------------------------------------------------------------------------- */
 
-enum draft_source { DRAFT_NONE, DRAFT_LOOKED_UP, DRAFT_PREDICTED };
+enum draft_source {
+    DRAFT_NONE,
+    DRAFT_LOOKED_UP,
+    DRAFT_PREDICTED,
+    DRAFT_GIVEN, /* by a measurement */
+};
 
 /* Tokens that must have occurred before. Fewer occur everywhere and say little. */
 #define DRAFT_MATCH 3
@@ -61,7 +66,14 @@ struct draft {
     uint32_t n_taken;                    /* of these, accepted */
     float *logits;                       /* [n_drafts, vocabulary] behind each draft */
     uint32_t *experts;                   /* [n_drafts, n_expert_layers, experts per token] */
+    struct fm_draft_control control;
 };
+
+struct fm_session;
+
+/* Drafts up to `max` tokens behind `id`, which the session is given next, or says that its model's
+ * own block shall do so (draft_sources.c). */
+void draft_choose(struct fm_session *session, int32_t id, uint32_t max);
 
 #ifdef __cplusplus
 }

@@ -701,6 +701,7 @@ static uint32_t max_drafts(const struct evaluation *e, const struct fm_session *
 static void make_drafts(struct evaluation *e)
 {
     uint32_t n_rows = 0;
+    e->m->stray_position = UINT32_MAX;
     for (size_t i = 0; i < e->n_items; i++)
         n_rows += e->items[i].session->n_done == 0;
     if (!e->is_decode || engine_limits(&e->m->engine)->n_drafts == 0 ||
@@ -711,8 +712,7 @@ static void make_drafts(struct evaluation *e)
         struct draft *d = &s->draft;
         if (s->n_done > 0 || e->items[i].rc != 0)
             continue;
-        d->tokens[0] = e->items[i].ids[0];
-        draft_choose(s, max_drafts(e, s, n_rows));
+        draft_choose(s, e->items[i].ids[0], max_drafts(e, s, n_rows));
         d->n = draft_gate_choose(&e->m->gate, n_rows, d->n);
         n_rows += d->n;
     }

@@ -35,6 +35,7 @@ struct fm_model {
     bool is_metadata_only;
     bool checks_all;       /* verifies every file that model.json lists */
     struct routes *routes; /* NULL: the model's routers */
+    uint32_t stray_position; /* from here on the routes are those of other tokens */
     char approximate[160]; /* empty: exact */
     struct batch_segment *segments; /* [n_sessions], for one batch */
     uint32_t *segment_sessions;     /* [n_sessions]: index of each segment's item */

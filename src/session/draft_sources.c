@@ -1,0 +1,53 @@
+/* Where the drafts of a session come from. */
+#include <assert.h>
+
+#include "base/sized.h"
+#include "session/draft_mtp.h"
+
+/* With replaced routes the rows of a wrong draft get experts of another token. */
+static uint32_t ask_control(struct fm_session *s, uint32_t max)
+{
+    const struct fm_draft_control *control = &s->draft.control;
+    const uint32_t position = s->sequence->position;
+    unsigned n_right = 0;
+    const uint32_t n =
+        control->draft(control->ctx, position, s->draft.tokens + 1, max, &n_right);
+    assert(n <= max && n_right <= n);
+    s->owner->stray_position = position + 1 + n_right;
+    return n;
+}
+
+void draft_choose(struct fm_session *s, int32_t id, uint32_t max)
+{
+    struct draft *d = &s->draft;
+    const enum fm_draft_source asked = s->owner->draft_source;
+    const uint32_t position = s->sequence->position;
+    d->tokens[0] = id;
+    d->n = 0;
+    d->source = DRAFT_NONE;
+    if (d->control.is_off || max == 0)
+        return;
+    if (d->control.draft != NULL) {
+        d->n = ask_control(s, max);
+        d->source = DRAFT_GIVEN;
+        return;
+    }
+    const bool predicts = asked != FM_DRAFT_LOOKUP && draft_mtp_can(s);
+    if (asked != FM_DRAFT_MTP)
+        d->n = draft_look_up(s->ids, position, id, predicts ? DRAFT_LONG_MATCH : DRAFT_MATCH,
+                             d->tokens + 1, max);
+    d->source = d->n > 0 ? DRAFT_LOOKED_UP : predicts ? DRAFT_PREDICTED : DRAFT_NONE;
+    if (d->source == DRAFT_PREDICTED)
+        d->n = max;
+}
+
+int fm_session_control_drafts(struct fm_session *s, const struct fm_draft_control *control)
+{
+    struct fm_draft_control own;
+    const int rc = sized_take(&own, sizeof own, control, "fm_draft_control", NULL);
+    if (rc != 0)
+        return rc;
+    s->draft.control = own;
+    s->draft.n = 0;
+    return 0;
+}
