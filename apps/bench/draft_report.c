@@ -134,17 +134,19 @@ static void print_accepted(const struct draft_point *p)
 static void print_passes(const struct draft_bench *b)
 {
     char budget[UNIT_BYTES];
-    (void)printf("\n\n%11s%9s%7s%9s%9s%9s%9s%9s%9s%9s\n", "budget", "", "rows", "passes",
-                 "ms each", "mixing", "routing", "waiting", "experts", "head");
+    (void)printf("\n\n%11s%9s%6s%8s%9s%9s%9s%9s%9s%9s%9s\n", "budget", "", "rows", "passes",
+                 "experts", "ms each", "mixing", "routing", "waiting", "experts", "head");
+    (void)printf("%34s%9s\n", "", "each");
     for (unsigned i = 0; i < b->n_points; i++)
         for (unsigned side = 0; side < DRAFT_SIDES; side++)
             for (unsigned r = 0; r <= FM_DRAFTS_MAX; r++) {
                 const struct draft_passes *p = &b->points[i].sides[side].passes[r];
                 if (p->n == 0)
                     continue;
-                (void)printf("%11s%9s%7u%9llu%9.2f%9.2f%9.2f%9.2f%9.2f%9.2f\n",
+                (void)printf("%11s%9s%6u%8llu%9.1f%9.2f%9.2f%9.2f%9.2f%9.2f%9.2f\n",
                              human_bytes(b->points[i].budget_bytes, budget), side_names[side],
-                             r + 1, (unsigned long long)p->n, milliseconds(pass_ns(p), p->n),
+                             r + 1, (unsigned long long)p->n, share(p->n_experts, p->n),
+                             milliseconds(pass_ns(p), p->n),
                              milliseconds(p->mix_ns, p->n), milliseconds(p->route_ns, p->n),
                              milliseconds(p->wait_ns, p->n), milliseconds(p->compute_ns, p->n),
                              milliseconds(p->head_ns, p->n));
@@ -190,8 +192,9 @@ static json_t *passes_json(const struct draft_side *s)
         const struct draft_passes *p = &s->passes[i];
         if (p->n > 0)
             (void)json_array_append_new(
-                all, json_pack("{s:i, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "n_rows", i + 1,
-                               "n_passes", (json_int_t)p->n, "ms", milliseconds(pass_ns(p), p->n),
+                all, json_pack("{s:i, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "n_rows", i + 1,
+                               "n_passes", (json_int_t)p->n, "n_experts",
+                               share(p->n_experts, p->n), "ms", milliseconds(pass_ns(p), p->n),
                                "mix_ms", milliseconds(p->mix_ns, p->n), "route_ms",
                                milliseconds(p->route_ns, p->n), "wait_ms",
                                milliseconds(p->wait_ns, p->n), "compute_ms",

@@ -12,6 +12,7 @@ enum { DRAFT_PLAIN, DRAFT_DRAFTED, DRAFT_SIDES };
 /* Passes with so many rows: how many, and where their time went. */
 struct draft_passes {
     uint64_t n, mix_ns, route_ns, wait_ns, compute_ns, head_ns;
+    uint64_t n_experts; /* that their layers chose */
 };
 
 /* All measured tokens without drafts, or with them. */
