@@ -11,21 +11,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/sequence.h"
 #include "flashmoe_lab.h"
+#include "session/draft_gate.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* ---- drafts --------------------------------------------------------------------------------- */
-
-enum draft_source {
-    DRAFT_NONE,
-    DRAFT_LOOKED_UP,
-    DRAFT_PREDICTED,
-    DRAFT_GIVEN, /* by a measurement */
-};
 
 /* Tokens that must have occurred before. Fewer occur everywhere and say little. */
 #define DRAFT_MATCH 3
@@ -36,26 +29,6 @@ enum draft_source {
  * Writes up to `max` tokens; returns how many. */
 uint32_t draft_look_up(const int32_t *ids, uint32_t n, int32_t id, uint32_t min_match,
                        int32_t *drafts, uint32_t max);
-
-/* ---- how many are worth it ------------------------------------------------------------------- */
-
-#define DRAFT_ROWS 64 /* rows of a pass whose time is remembered, at most */
-
-/* What passes and drafts were worth lately. One for a model: its sessions share passes. */
-struct draft_gate {
-    bool is_open;                /* always lets all drafts through */
-    double pass_ns[DRAFT_ROWS + 1]; /* of a pass with so many rows; 0: unknown */
-    double accepted[SEQUENCE_DRAFTS]; /* share, given that the drafts before it were right */
-    uint32_t n_refused;          /* drafts since one was let through */
-};
-
-void draft_gate_init(struct draft_gate *gate, bool is_open);
-/* Returns how many of n drafts to compute in a pass that has n_rows without them. */
-uint32_t draft_gate_choose(struct draft_gate *gate, uint32_t n_rows, uint32_t n);
-/* A decoding pass with n_rows took so long. */
-void draft_gate_time(struct draft_gate *gate, uint32_t n_rows, uint64_t ns);
-/* It is known now whether a draft was right; those before it were. */
-void draft_gate_result(struct draft_gate *gate, uint32_t at, bool is_right);
 
 /* ---- what a session keeps -------------------------------------------------------------------- */
 

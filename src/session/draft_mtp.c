@@ -137,7 +137,7 @@ static void prepare(struct fm_session *s)
         make_rows(s, s->draft.tokens[0], position - 1);
 }
 
-void draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items)
+uint32_t draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items)
 {
     for (size_t i = 0; i < n_items; i++)
         if (is_predicted(&items[i], 1))
@@ -145,4 +145,5 @@ void draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n
     uint32_t depth = 1;
     while (depth <= SEQUENCE_DRAFTS && predict(m, items, n_items, depth))
         depth++;
+    return depth - 1;
 }

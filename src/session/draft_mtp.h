@@ -18,8 +18,8 @@ void draft_mtp_follow(struct fm_session *s, const struct batch_segment *next);
  * draft.source and draft.n, at most `max`. */
 void draft_choose(struct fm_session *s, uint32_t max);
 /* Makes the drafts of all items whose source is DRAFT_PREDICTED, as many as each shall have. They
- * get none if that fails. */
-void draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items);
+ * get none if that fails. Returns the largest number of drafts. */
+uint32_t draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items);
 
 #ifdef __cplusplus
 }

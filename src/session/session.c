@@ -259,6 +259,7 @@ struct evaluation {
     uint32_t n_rows;           /* in the current batch */
     uint32_t n_draft_rows;     /* of these: drafts */
     uint32_t n_passes, n_pass_rows; /* so far; rows of the last one */
+    uint64_t predict_ns;       /* that predicting drafts took */
     bool is_decode;            /* one token per item, after earlier tokens */
     long n_foreign;            /* allocations made by observers */
 };
@@ -622,7 +623,7 @@ static void count_tokens(const struct evaluation *e, uint64_t elapsed_ns)
     *(e->is_decode ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
     m->n_decode_passes += e->is_decode ? e->n_passes : 0;
     if (e->is_decode && e->n_passes == 1)
-        draft_gate_time(&m->gate, e->n_pass_rows, elapsed_ns);
+        draft_gate_time(&m->gate, e->n_pass_rows, elapsed_ns - e->predict_ns);
 }
 
 /* Rewinds sessions that were not finished to where they began, or to the nearest earlier
@@ -677,7 +678,7 @@ static void take_drafts(struct evaluation *e)
         const bool is_right = at < s->draft.n && e->items[i].n_ids == 1 &&
                               e->items[i].ids[0] == s->draft.tokens[1 + at];
         if (at < s->draft.n)
-            draft_gate_result(&e->m->gate, at, is_right);
+            draft_gate_result(&e->m->gate, s->draft.source, at, is_right);
         if (is_right && sequence_go(s->sequence, s->begin_position + 1))
             accept_draft(e, &e->items[i]);
         else
@@ -697,26 +698,36 @@ static uint32_t max_drafts(const struct evaluation *e, const struct fm_session *
     return max < rows_left ? max : rows_left;
 }
 
+/* Has the model's own block predict the drafts that it shall make. */
+static void predict_drafts(struct evaluation *e)
+{
+    const uint64_t begin_ns = plat_now_ns();
+    const uint32_t n = draft_mtp_predict(e->m, e->items, e->n_items);
+    if (n == 0)
+        return;
+    e->predict_ns = plat_now_ns() - begin_ns;
+    draft_gate_prediction(&e->m->gate, n, e->predict_ns);
+}
+
 /* Guesses what follows the tokens of the items that have to be computed. */
 static void make_drafts(struct evaluation *e)
 {
-    uint32_t n_rows = 0;
+    struct draft_pass pass = {0};
     e->m->stray_position = UINT32_MAX;
     for (size_t i = 0; i < e->n_items; i++)
-        n_rows += e->items[i].session->n_done == 0;
+        pass.n_rows += e->items[i].session->n_done == 0;
+    pass.n_tokens = pass.n_rows;
     if (!e->is_decode || engine_limits(&e->m->engine)->n_drafts == 0 ||
-        n_rows > engine_limits(&e->m->engine)->max_rows)
+        pass.n_rows > engine_limits(&e->m->engine)->max_rows)
         return;
     for (size_t i = 0; i < e->n_items; i++) {
         struct fm_session *s = e->items[i].session;
-        struct draft *d = &s->draft;
         if (s->n_done > 0 || e->items[i].rc != 0)
             continue;
-        draft_choose(s, e->items[i].ids[0], max_drafts(e, s, n_rows));
-        d->n = draft_gate_choose(&e->m->gate, n_rows, d->n);
-        n_rows += d->n;
+        draft_choose(s, e->items[i].ids[0], max_drafts(e, s, pass.n_rows));
+        s->draft.n = draft_gate_choose(&e->m->gate, s->draft.source, &pass, s->draft.n);
     }
-    draft_mtp_predict(e->m, e->items, e->n_items);
+    predict_drafts(e);
 }
 
 /* Reserves memory for all tokens before any is computed. An item that gets none fails alone. */

@@ -229,7 +229,8 @@ void cpu_matmul(struct backend *be, const struct backend_product *products, size
     for (size_t i = 0; i < n; i++) {
         const struct weight *w = products[i].w;
         prepare_input(job.cpu, w);
-        job.total += n_units_of(w->n_rows, UNIT_ROWS) * UNIT_ROWS * row_cost(job.cpu, w, job.cpu->input.n);
+        job.total += n_units_of(w->n_rows, UNIT_ROWS) * UNIT_ROWS *
+                     row_cost(job.cpu, w, job.cpu->input.n);
         work += (size_t)w->n_rows * w->n_cols * job.cpu->input.n;
     }
     job.n_pieces = n_pieces_for(job.cpu, job.cpu->input.n, work);
@@ -366,7 +367,8 @@ static struct run down_run(const struct ffn_job *job, size_t i, struct share *sh
     if (i >= job->n_blocks)
         return (struct run){NULL, 0, 0};
     const struct backend_ffn *f = &job->blocks[i];
-    share_next(share, n_units_of(f->down.n_rows, UNIT_ROWS), down_unit_cost(job->cpu, f), &begin, &end);
+    share_next(share, n_units_of(f->down.n_rows, UNIT_ROWS), down_unit_cost(job->cpu, f), &begin,
+               &end);
     return (struct run){&f->down, begin * UNIT_ROWS, smaller(end * UNIT_ROWS, f->down.n_rows)};
 }
 

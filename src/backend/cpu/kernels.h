@@ -64,8 +64,8 @@ struct kernel_matmul {
     const uint32_t *place; /* result t goes to row place[t] of y; NULL: row t */
     size_t y_first;        /* the weight row that goes to column 0 of y */
     float *scratch;        /* [KERNEL_MATMUL_SCRATCH], at a multiple of 64 bytes */
-    /* The last product in this scratch had the same n, in and pick, and a weight of the same format,
-     * layout and width. The kernel may reuse what it keeps there of the inputs. */
+    /* The last product in this scratch had the same n, in and pick, and a weight of the same
+     * format, layout and width. The kernel may reuse what it keeps there of the inputs. */
     bool has_same_inputs;
     /* The weight that this thread multiplies with next, and its first row. The first cache lines
      * are fetched at the end of this product. NULL: not known. */
