@@ -130,6 +130,16 @@ struct fm_draft_control {
 FM_API int fm_session_control_drafts(struct fm_session *session,
                                      const struct fm_draft_control *control);
 
+/* What drafts of one session came to since it was opened; the fields are those of fm_stats. */
+struct fm_draft_counts {
+    size_t size;
+    uint64_t n_drafted_by[FM_DRAFT_SOURCES][FM_DRAFTS_MAX];
+    uint64_t n_drafts_accepted_by[FM_DRAFT_SOURCES][FM_DRAFTS_MAX];
+    uint64_t n_draft_passes[1 + FM_DRAFTS_MAX];
+};
+FM_API int fm_session_draft_counts(const struct fm_session *session,
+                                   struct fm_draft_counts *counts);
+
 /* ---- pieces of an answer --------------------------------------------------------------- */
 
 /* What fm_answer is made of, for tools that choose tokens themselves. */

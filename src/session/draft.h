@@ -39,7 +39,17 @@ struct draft {
     uint32_t n_taken;                    /* of these, accepted */
     float *logits;                       /* [n_drafts, vocabulary] behind each draft */
     uint32_t *experts;                   /* [n_drafts, n_expert_layers, experts per token] */
+    struct draft_offer *offer;
     struct fm_draft_control control;
+    struct fm_draft_counts counts;
+};
+
+/* What the answer's grammar forces behind the token that the session is given next. */
+struct draft_offer {
+    uint32_t position; /* of that token */
+    int32_t id;        /* that token */
+    int32_t drafts[SEQUENCE_DRAFTS];
+    uint32_t n; /* 0: nothing */
 };
 
 struct fm_session;
@@ -47,6 +57,9 @@ struct fm_session;
 /* Drafts up to `max` tokens behind `id`, which the session is given next, or says that its model's
  * own block shall do so (draft_sources.c). */
 void draft_choose(struct fm_session *session, int32_t id, uint32_t max);
+/* Returns where to offer drafts behind `id`, up to *max of them; NULL: the session drafts nothing.
+ * Whoever writes them sets `n`. They count if `id` is evaluated next. */
+struct draft_offer *draft_offer_for(const struct fm_session *session, int32_t id, uint32_t *max);
 
 #ifdef __cplusplus
 }

@@ -81,7 +81,8 @@ void draft_gate_prediction(struct draft_gate *gate, uint32_t n, uint64_t ns)
     if (n == 0 || gate->row_ns == 0)
         return;
     const double seen = (double)ns / n / gate->row_ns, before = gate->prediction;
-    gate->prediction = before == 0 ? seen : before * (1 + TIME_SHARE * (limited(seen / before) - 1));
+    gate->prediction =
+        before == 0 ? seen : before * (1 + TIME_SHARE * (limited(seen / before) - 1));
 }
 
 /* ---- results --------------------------------------------------------------------------------- */

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "engine/sequence.h"
+#include "flashmoe.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,11 +22,12 @@ extern "C" {
 
 /* Where drafts come from. */
 enum draft_source {
-    DRAFT_NONE,
-    DRAFT_LOOKED_UP,
-    DRAFT_PREDICTED,
-    DRAFT_GIVEN, /* by a measurement */
-    N_DRAFT_SOURCES,
+    DRAFT_NONE = FM_DRAFT_ANY,
+    DRAFT_PREDICTED = FM_DRAFT_MTP,
+    DRAFT_LOOKED_UP = FM_DRAFT_LOOKUP,
+    DRAFT_FORCED = FM_DRAFT_GRAMMAR,
+    DRAFT_GIVEN = FM_DRAFT_GIVEN,
+    N_DRAFT_SOURCES = FM_DRAFT_SOURCES,
 };
 
 #define DRAFT_ROWS 64 /* rows of a pass whose time is remembered, at most */

@@ -1,5 +1,6 @@
 /* Where the drafts of a session come from. */
 #include <assert.h>
+#include <string.h>
 
 #include "base/sized.h"
 #include "session/draft_mtp.h"
@@ -14,6 +15,29 @@ static uint32_t ask_control(struct fm_session *s, uint32_t max)
         control->draft(control->ctx, position, s->draft.tokens + 1, max, &n_right);
     assert(n <= max && n_right <= n);
     s->owner->stray_position = position + 1 + n_right;
+    return n;
+}
+
+struct draft_offer *draft_offer_for(const struct fm_session *s, int32_t id, uint32_t *max)
+{
+    const struct draft *d = &s->draft;
+    struct draft_offer *offer = d->offer;
+    if (offer == NULL || (d->n_taken < d->n && d->tokens[1 + d->n_taken] == id))
+        return NULL; /* none, or the token is computed already */
+    *offer = (struct draft_offer){.position = s->sequence->position, .id = id};
+    *max = engine_limits(&s->owner->engine)->n_drafts;
+    return offer;
+}
+
+/* Takes the drafts that were offered for this token. Returns how many. */
+static uint32_t take_offer(struct fm_session *s, int32_t id, uint32_t max)
+{
+    struct draft_offer *offer = s->draft.offer;
+    uint32_t n = offer->n < max ? offer->n : max;
+    if (offer->position != s->sequence->position || offer->id != id)
+        n = 0;
+    memcpy(s->draft.tokens + 1, offer->drafts, n * sizeof *offer->drafts);
+    offer->n = 0;
     return n;
 }
 
@@ -32,7 +56,13 @@ void draft_choose(struct fm_session *s, int32_t id, uint32_t max)
         d->source = DRAFT_GIVEN;
         return;
     }
+    const uint32_t n_forced = take_offer(s, id, max);
     const bool predicts = asked != FM_DRAFT_LOOKUP && draft_mtp_can(s);
+    if (n_forced > 0 && (n_forced > 1 || !predicts)) { /* one alone is less than the block gives */
+        d->n = n_forced;
+        d->source = DRAFT_FORCED;
+        return;
+    }
     if (asked != FM_DRAFT_MTP)
         d->n = draft_look_up(s->ids, position, id, predicts ? DRAFT_LONG_MATCH : DRAFT_MATCH,
                              d->tokens + 1, max);
@@ -50,4 +80,17 @@ int fm_session_control_drafts(struct fm_session *s, const struct fm_draft_contro
     s->draft.control = own;
     s->draft.n = 0;
     return 0;
+}
+
+int fm_session_draft_counts(const struct fm_session *s, struct fm_draft_counts *out)
+{
+    return sized_give(out, &s->draft.counts, sizeof s->draft.counts);
+}
+
+const char *fm_draft_source_name(unsigned source)
+{
+    static const char *const names[FM_DRAFT_SOURCES] = {
+        [FM_DRAFT_MTP] = "mtp", [FM_DRAFT_LOOKUP] = "lookup", [FM_DRAFT_GRAMMAR] = "grammar",
+        [FM_DRAFT_GIVEN] = "given"};
+    return source < FM_DRAFT_SOURCES ? names[source] : NULL;
 }

@@ -502,6 +502,19 @@ static void add_gpu_stats(const struct stage *stage, struct fm_stats *stats)
     stats->expert_compute_ns = far.compute_ns;
 }
 
+static void add_draft_stats(const struct fm_draft_counts *counts, struct fm_stats *stats)
+{
+    memcpy(stats->n_drafted_by, counts->n_drafted_by, sizeof stats->n_drafted_by);
+    memcpy(stats->n_drafts_accepted_by, counts->n_drafts_accepted_by,
+           sizeof stats->n_drafts_accepted_by);
+    memcpy(stats->n_draft_passes, counts->n_draft_passes, sizeof stats->n_draft_passes);
+    for (unsigned s = 0; s < FM_DRAFT_SOURCES; s++)
+        for (unsigned i = 0; i < FM_DRAFTS_MAX; i++) {
+            stats->n_drafted[i] += counts->n_drafted_by[s][i];
+            stats->n_drafts_accepted[i] += counts->n_drafts_accepted_by[s][i];
+        }
+}
+
 int fm_model_stats(const struct fm_model *m, struct fm_stats *out)
 {
     const struct engine *e = &m->engine;
@@ -536,8 +549,7 @@ int fm_model_stats(const struct fm_model *m, struct fm_stats *out)
         .routes = m->routes != NULL ? m->routes->label : NULL,
         .approximate = approximate_label(m),
     };
-    memcpy(stats.n_drafted, m->n_drafted, sizeof stats.n_drafted);
-    memcpy(stats.n_drafts_accepted, m->n_drafts_accepted, sizeof stats.n_drafts_accepted);
+    add_draft_stats(&m->draft_counts, &stats);
     add_cache_stats(e, &stats);
     if (e->stages[0].has_gpu)
         add_gpu_stats(&e->stages[0], &stats);

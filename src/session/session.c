@@ -52,7 +52,9 @@ static bool open_draft(struct fm_session *s, struct fm_error *err)
                               "the logits of drafts", err);
     s->draft.experts = mem_new(n * draft_experts_of(m), sizeof *s->draft.experts,
                                "the experts of drafts", err);
-    return s->draft.logits != NULL && s->draft.experts != NULL && draft_mtp_open(s, err) == 0;
+    s->draft.offer = mem_new(1, sizeof *s->draft.offer, "the drafts of a grammar", err);
+    return s->draft.logits != NULL && s->draft.experts != NULL && s->draft.offer != NULL &&
+           draft_mtp_open(s, err) == 0;
 }
 
 int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error *err)
@@ -99,6 +101,7 @@ void fm_session_close(struct fm_session *s)
         engine_free_pages(&s->owner->engine, &s->logits_pages[i]);
     mem_free(s->draft.logits);
     mem_free(s->draft.experts);
+    mem_free(s->draft.offer);
     mtp_state_close(&s->mtp);
     mem_free(s->ids);
     mem_free(s);
@@ -562,8 +565,10 @@ static void remember_drafted(struct evaluation *e, uint32_t segment)
     s->ids[s->begin_position] = s->draft.tokens[0];
     s->has_logits = true;
     s->draft.n_taken = 0;
-    for (uint32_t i = 0; i < s->draft.n; i++)
-        e->m->n_drafted[i]++;
+    for (uint32_t i = 0; i < s->draft.n; i++) {
+        e->m->draft_counts.n_drafted_by[s->draft.source][i]++;
+        s->draft.counts.n_drafted_by[s->draft.source][i]++;
+    }
     show_logits(e, s, s->begin_position, s->logits);
 }
 
@@ -662,7 +667,8 @@ static void accept_draft(struct evaluation *e, struct fm_batch_item *item)
     for (uint32_t l = 0; l < model_n_own_expert_layers(m->engine.model); l++)
         engine_accept_experts(&m->engine, l, experts + l * k);
     s->n_done = 1;
-    m->n_drafts_accepted[at]++;
+    m->draft_counts.n_drafts_accepted_by[s->draft.source][at]++;
+    s->draft.counts.n_drafts_accepted_by[s->draft.source][at]++;
     show_logits(e, s, s->begin_position, s->logits);
 }
 
@@ -726,6 +732,8 @@ static void make_drafts(struct evaluation *e)
             continue;
         draft_choose(s, e->items[i].ids[0], max_drafts(e, s, pass.n_rows));
         s->draft.n = draft_gate_choose(&e->m->gate, s->draft.source, &pass, s->draft.n);
+        e->m->draft_counts.n_draft_passes[s->draft.n]++;
+        s->draft.counts.n_draft_passes[s->draft.n]++;
     }
     predict_drafts(e);
 }
