@@ -18,7 +18,7 @@ FAULTS = [
           '    g->n_text = g->machine.n_text = g->machine.n_fixed = n_text;\n'
           '    g->machine.n_nodes',
           '    g->machine.n_nodes',
-          ['unit.grammar_test']),
+          ['unit.grammar_forced_test']),
     Fault('a rejected draft stays in the state', 'src/engine/sequence.c',
           '    s->slot = slot_at(s, position);\n',
           '',

@@ -9,7 +9,7 @@
 #include "flashmoe_lab.h"
 
 #define N_SESSIONS 8
-#define N_TOKENS 160 /* of a session, in one way of sampling */
+#define N_TOKENS 176 /* of a session, in one way of sampling */
 #define N_WAYS 4     /* bit 0: temperature 1; bit 1: constrained */
 #define CONTEXT 1024
 
