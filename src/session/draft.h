@@ -54,9 +54,13 @@ struct draft_offer {
 
 struct fm_session;
 
-/* Drafts up to `max` tokens behind `id`, which the session is given next, or says that its model's
- * own block shall do so (draft_sources.c). */
-void draft_choose(struct fm_session *session, int32_t id, uint32_t max);
+/* Drafts what follows `id`, which the session is given next, in a pass that has n_rows without
+ * them, or says that the model's own block shall do so (draft_sources.c). */
+void draft_choose(struct fm_session *session, int32_t id, uint32_t n_rows);
+/* Count a pass by its drafts, the drafts that it has computed, and one that was right. */
+void draft_count_pass(struct fm_session *session);
+void draft_count_made(struct fm_session *session);
+void draft_count_accepted(struct fm_session *session, uint32_t at);
 /* Returns where to offer drafts behind `id`, up to *max of them; NULL: the session drafts nothing.
  * Whoever writes them sets `n`. They count if `id` is evaluated next. */
 struct draft_offer *draft_offer_for(const struct fm_session *session, int32_t id, uint32_t *max);

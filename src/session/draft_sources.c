@@ -41,15 +41,29 @@ static uint32_t take_offer(struct fm_session *s, int32_t id, uint32_t max)
     return n;
 }
 
-void draft_choose(struct fm_session *s, int32_t id, uint32_t max)
+/* Returns how many drafts a session may have. Whoever watches rows sees no drafts. */
+static uint32_t max_drafts(const struct fm_session *s, uint32_t n_rows)
 {
+    const struct budget *b = engine_limits(&s->owner->engine);
+    const uint32_t behind = b->n_context - s->sequence->position - 1;
+    const uint32_t rows_left = b->max_rows - n_rows;
+    const uint32_t max = b->n_drafts < behind ? b->n_drafts : behind;
+    if (s->observer.hidden != NULL || s->observer.route != NULL ||
+        s->owner->engine.cache_bias > 0 || s->draft.control.is_off)
+        return 0;
+    return max < rows_left ? max : rows_left;
+}
+
+void draft_choose(struct fm_session *s, int32_t id, uint32_t n_rows)
+{
+    const uint32_t max = max_drafts(s, n_rows);
     struct draft *d = &s->draft;
     const enum fm_draft_source asked = s->owner->draft_source;
     const uint32_t position = s->sequence->position;
     d->tokens[0] = id;
     d->n = 0;
     d->source = DRAFT_NONE;
-    if (d->control.is_off || max == 0)
+    if (max == 0)
         return;
     if (d->control.draft != NULL) {
         d->n = ask_control(s, max);
@@ -69,6 +83,26 @@ void draft_choose(struct fm_session *s, int32_t id, uint32_t max)
     d->source = d->n > 0 ? DRAFT_LOOKED_UP : predicts ? DRAFT_PREDICTED : DRAFT_NONE;
     if (d->source == DRAFT_PREDICTED)
         d->n = max;
+}
+
+void draft_count_pass(struct fm_session *s)
+{
+    s->draft.counts.n_draft_passes[s->draft.n]++;
+    s->owner->draft_counts.n_draft_passes[s->draft.n]++;
+}
+
+void draft_count_made(struct fm_session *s)
+{
+    for (uint32_t i = 0; i < s->draft.n; i++) {
+        s->draft.counts.n_drafted_by[s->draft.source][i]++;
+        s->owner->draft_counts.n_drafted_by[s->draft.source][i]++;
+    }
+}
+
+void draft_count_accepted(struct fm_session *s, uint32_t at)
+{
+    s->draft.counts.n_drafts_accepted_by[s->draft.source][at]++;
+    s->owner->draft_counts.n_drafts_accepted_by[s->draft.source][at]++;
 }
 
 int fm_session_control_drafts(struct fm_session *s, const struct fm_draft_control *control)

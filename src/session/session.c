@@ -565,10 +565,7 @@ static void remember_drafted(struct evaluation *e, uint32_t segment)
     s->ids[s->begin_position] = s->draft.tokens[0];
     s->has_logits = true;
     s->draft.n_taken = 0;
-    for (uint32_t i = 0; i < s->draft.n; i++) {
-        e->m->draft_counts.n_drafted_by[s->draft.source][i]++;
-        s->draft.counts.n_drafted_by[s->draft.source][i]++;
-    }
+    draft_count_made(s);
     show_logits(e, s, s->begin_position, s->logits);
 }
 
@@ -667,8 +664,7 @@ static void accept_draft(struct evaluation *e, struct fm_batch_item *item)
     for (uint32_t l = 0; l < model_n_own_expert_layers(m->engine.model); l++)
         engine_accept_experts(&m->engine, l, experts + l * k);
     s->n_done = 1;
-    m->draft_counts.n_drafts_accepted_by[s->draft.source][at]++;
-    s->draft.counts.n_drafts_accepted_by[s->draft.source][at]++;
+    draft_count_accepted(s, at);
     show_logits(e, s, s->begin_position, s->logits);
 }
 
@@ -692,29 +688,6 @@ static void take_drafts(struct evaluation *e)
     }
 }
 
-/* Returns how many drafts a session may have in this batch. Whoever watches rows sees no drafts. */
-static uint32_t max_drafts(const struct evaluation *e, const struct fm_session *s, uint32_t n_rows)
-{
-    const struct budget *b = engine_limits(&e->m->engine);
-    const uint32_t behind = b->n_context - s->sequence->position - 1;
-    const uint32_t rows_left = b->max_rows - n_rows;
-    uint32_t max = b->n_drafts < behind ? b->n_drafts : behind;
-    if (s->observer.hidden != NULL || s->observer.route != NULL || e->m->engine.cache_bias > 0)
-        return 0;
-    return max < rows_left ? max : rows_left;
-}
-
-/* Has the model's own block predict the drafts that it shall make. */
-static void predict_drafts(struct evaluation *e)
-{
-    const uint64_t begin_ns = plat_now_ns();
-    const uint32_t n = draft_mtp_predict(e->m, e->items, e->n_items);
-    if (n == 0)
-        return;
-    e->predict_ns = plat_now_ns() - begin_ns;
-    draft_gate_prediction(&e->m->gate, n, e->predict_ns);
-}
-
 /* Guesses what follows the tokens of the items that have to be computed. */
 static void make_drafts(struct evaluation *e)
 {
@@ -730,12 +703,11 @@ static void make_drafts(struct evaluation *e)
         struct fm_session *s = e->items[i].session;
         if (s->n_done > 0 || e->items[i].rc != 0)
             continue;
-        draft_choose(s, e->items[i].ids[0], max_drafts(e, s, pass.n_rows));
+        draft_choose(s, e->items[i].ids[0], pass.n_rows);
         s->draft.n = draft_gate_choose(&e->m->gate, s->draft.source, &pass, s->draft.n);
-        e->m->draft_counts.n_draft_passes[s->draft.n]++;
-        s->draft.counts.n_draft_passes[s->draft.n]++;
+        draft_count_pass(s);
     }
-    predict_drafts(e);
+    e->predict_ns = draft_mtp_predict(e->m, e->items, e->n_items);
 }
 
 /* Reserves memory for all tokens before any is computed. An item that gets none fails alone. */
