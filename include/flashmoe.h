@@ -66,6 +66,10 @@ enum fm_draft_source {
     FM_DRAFT_ANY,    /* both, where the model has what FM_DRAFT_MTP needs */
     FM_DRAFT_MTP,    /* the model's own block for multi-token prediction */
     FM_DRAFT_LOOKUP, /* what followed the same tokens before */
+    /* Not to be chosen: */
+    FM_DRAFT_GRAMMAR, /* text that the grammar of an answer forces */
+    FM_DRAFT_GIVEN,   /* by whoever measures (flashmoe_lab.h) */
+    FM_DRAFT_SOURCES
 };
 enum fm_io { FM_IO_AUTO, FM_IO_DIRECT, FM_IO_PAGE };
 enum fm_reader { FM_READER_PREAD, FM_READER_URING };
@@ -231,7 +235,14 @@ struct fm_stats {
     /* Guessed tokens that were computed, and those that were right, by their distance from the
      * token before them. */
     uint64_t n_drafted[FM_DRAFTS_MAX], n_drafts_accepted[FM_DRAFTS_MAX];
+    /* The same by source, FM_DRAFT_*. */
+    uint64_t n_drafted_by[FM_DRAFT_SOURCES][FM_DRAFTS_MAX];
+    uint64_t n_drafts_accepted_by[FM_DRAFT_SOURCES][FM_DRAFTS_MAX];
+    /* What was decided: in how many passes a session had so many drafts. Where it may have some. */
+    uint64_t n_draft_passes[1 + FM_DRAFTS_MAX];
 };
+/* Returns "mtp", "lookup", "grammar" or "given"; NULL for another number. */
+FM_API const char *fm_draft_source_name(unsigned source);
 FM_API int fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
 
 /* Changes the budget between evaluations or from a callback. The cache has shrunk on return. Values

@@ -115,6 +115,31 @@ FM_API unsigned fm_session_nearest(const struct fm_session *session, const int32
 FM_API int fm_session_repeat(struct fm_session *session, unsigned n_positions,
                              struct fm_error *err);
 
+/* Drafts (fm_model_options.n_drafts) of a session that is measured. */
+struct fm_draft_control {
+    size_t size;
+    bool is_off; /* none for now */
+    void *ctx;
+    /* The only source of drafts; NULL: the usual ones. Whoever measures knows the tokens that it
+     * will give the session: it writes up to `max` drafts of what follows the token at `position`,
+     * and returns how many. Sets *n_right: so many of them it will give next. With replaced routes,
+     * the drafts behind these use experts of another token. One session of a model at a time. */
+    unsigned (*draft)(void *ctx, unsigned position, int32_t *drafts, unsigned max,
+                      unsigned *n_right);
+};
+FM_API int fm_session_control_drafts(struct fm_session *session,
+                                     const struct fm_draft_control *control);
+
+/* What drafts of one session came to since it was opened; the fields are those of fm_stats. */
+struct fm_draft_counts {
+    size_t size;
+    uint64_t n_drafted_by[FM_DRAFT_SOURCES][FM_DRAFTS_MAX];
+    uint64_t n_drafts_accepted_by[FM_DRAFT_SOURCES][FM_DRAFTS_MAX];
+    uint64_t n_draft_passes[1 + FM_DRAFTS_MAX];
+};
+FM_API int fm_session_draft_counts(const struct fm_session *session,
+                                   struct fm_draft_counts *counts);
+
 /* ---- pieces of an answer --------------------------------------------------------------- */
 
 /* What fm_answer is made of, for tools that choose tokens themselves. */

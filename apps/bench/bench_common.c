@@ -284,10 +284,16 @@ static int compare_doubles(const void *a, const void *b)
 
 struct fm_speed bench_tok_per_s(const struct bench *bench)
 {
+    double values[BENCH_REPEAT_MAX];
+    for (unsigned i = 0; i < bench->n_repeat; i++)
+        values[i] = bench->pieces[i].tok_per_s;
+    return bench_spread(values, bench->n_repeat);
+}
+
+struct fm_speed bench_spread(const double *values, unsigned n)
+{
     double sorted[BENCH_REPEAT_MAX];
-    const unsigned n = bench->n_repeat;
-    for (unsigned i = 0; i < n; i++)
-        sorted[i] = bench->pieces[i].tok_per_s;
+    memcpy(sorted, values, n * sizeof *values);
     qsort(sorted, n, sizeof sorted[0], compare_doubles);
     return (struct fm_speed){.median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2,
                              .min = sorted[0], .max = sorted[n - 1]};

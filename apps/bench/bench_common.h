@@ -77,6 +77,8 @@ void bench_progress(struct bench *bench, uint64_t n_tokens_done);
 
 /* ---- results ------------------------------------------------------------------------------- */
 
+/* Returns the median, the smallest and the largest of up to BENCH_REPEAT_MAX values. */
+struct fm_speed bench_spread(const double *values, unsigned n);
 struct fm_speed bench_tok_per_s(const struct bench *bench);
 double bench_hit_rate(const struct bench *bench);
 double bench_bytes_per_token(const struct bench *bench);

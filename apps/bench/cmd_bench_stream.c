@@ -7,6 +7,7 @@
 #include "apps/cli/gpu_report.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/part_file.h"
+#include "apps/bench/budgets.h"
 #include "apps/bench/stream_report.h"
 #include "apps/cli/term.h"
 #include "apps/bench/topics.h"
@@ -14,9 +15,6 @@
 
 /* Tokens are evaluated one by one; scratch for more would take memory from the experts. */
 #define PREFILL_CHUNK 16
-/* The size of the program varies between openings. */
-#define BUDGET_MARGIN (2u << 20)
-#define WORD_MAX 64
 #define HASHES_BYTES (STREAM_PASSES * N_TOPICS * 33)
 
 /* Positions of the default budgets between the floor and the whole model. */
@@ -30,7 +28,7 @@ struct job {
     unsigned n_context;
     bool is_again; /* the model was opened before */
     unsigned at;   /* index of the current budget */
-    uint64_t floor_bytes, all_bytes;
+    struct budgets budgets;
     const char *io; /* how experts are read */
     struct progress progress;
     char note[UNIT_BYTES + 32];
@@ -109,78 +107,25 @@ static int find_ends(struct job *job, struct fm_error *err)
     if (rc != 0)
         return rc;
     job->io = stats.io;
-    const uint64_t slot = stats.memory_cache_bytes / stats.n_cache_slots + 1;
-    const uint64_t fixed = stats.memory_program_bytes + stats.memory_dense_bytes +
-                           stats.memory_kv_max_bytes + stats.memory_scratch_bytes + BUDGET_MARGIN;
-    const uint64_t max = stats.memory_budget_bytes;
-    job->floor_bytes = fixed + slot * s->info.n_experts_per_token * s->info.n_moe_layers;
-    job->all_bytes = fixed + slot * s->info.n_experts * s->info.n_moe_layers;
-    job->all_bytes = job->all_bytes < max ? job->all_bytes : max;
-    job->floor_bytes = job->floor_bytes < job->all_bytes ? job->floor_bytes : job->all_bytes;
+    budgets_find_ends(&job->budgets, &stats, &s->info);
     return 0;
 }
 
 /* ---- budgets --------------------------------------------------------------------------------- */
 
-static int add_budget(struct stream *s, uint64_t bytes, struct fm_error *err)
-{
-    if (s->n_points == STREAM_BUDGETS_MAX)
-        return err_set(err, FM_ERR_ARG, "--budgets: more than %d budgets", STREAM_BUDGETS_MAX);
-    s->points[s->n_points++].budget_bytes = bytes;
-    return 0;
-}
-
-static int add_named_budget(struct job *job, const char *word, size_t n, uint64_t available,
-                            struct fm_error *err)
-{
-    char text[WORD_MAX];
-    uint64_t bytes;
-    if (n >= sizeof text)
-        return err_set(err, FM_ERR_ARG, "--budgets: '%.40s...' is not a size", word);
-    memcpy(text, word, n);
-    text[n] = '\0';
-    if (strcmp(text, "floor") == 0)
-        return add_budget(job->stream, job->floor_bytes, err);
-    if (strcmp(text, "all") == 0)
-        return add_budget(job->stream, job->all_bytes, err);
-    struct fm_error why = {0};
-    if (bytes_parse(text, available, &bytes, &why) != 0)
-        return err_set(err, FM_ERR_ARG, "--budgets: expected floor, all or sizes as for --memory, "
-                       "separated by commas: %.200s", why.text);
-    return add_budget(job->stream, bytes, err);
-}
-
-static int compare_points(const void *a, const void *b)
-{
-    const uint64_t x = ((const struct stream_point *)a)->budget_bytes;
-    const uint64_t y = ((const struct stream_point *)b)->budget_bytes;
-    return (x > y) - (x < y);
-}
-
 static int choose_budgets(struct job *job, struct fm_error *err)
 {
     struct stream *s = job->stream;
     const char *list = args_text(s->args, "budgets");
-    struct fm_machine_info machine = {.size = sizeof machine};
-    fm_machine_info(&machine);
     int rc = 0;
-    const double range = (double)(job->all_bytes - job->floor_bytes);
-    for (size_t i = 0; rc == 0 && list == NULL && i < N_DEFAULT; i++)
-        rc = add_budget(s, job->floor_bytes + (uint64_t)(default_shares[i] * range), err);
-    while (rc == 0 && list != NULL) {
-        const size_t n = strcspn(list, ",");
-        rc = add_named_budget(job, list, n, machine.memory_available_bytes, err);
-        list = list[n] == ',' ? list + n + 1 : NULL;
-    }
-    if (rc != 0)
-        return rc;
-    qsort(s->points, s->n_points, sizeof s->points[0], compare_points);
-    unsigned n = 0;
+    if (list != NULL)
+        rc = budgets_read(&job->budgets, list, err);
+    else
+        budgets_take_shares(&job->budgets, default_shares, N_DEFAULT);
+    s->n_points = job->budgets.n;
     for (unsigned i = 0; i < s->n_points; i++)
-        if (n == 0 || s->points[i].budget_bytes != s->points[n - 1].budget_bytes)
-            s->points[n++] = s->points[i];
-    s->n_points = n;
-    return 0;
+        s->points[i].budget_bytes = job->budgets.bytes[i];
+    return rc;
 }
 
 /* ---- one budget ------------------------------------------------------------------------------ */
@@ -386,7 +331,8 @@ static const struct option stream_options[] = {
     {.name = "budgets", .kind = OPTION_STRING, .metavar = "LIST", .excludes = "memory",
      .shown = "six from floor to all",
      .help = "Memory budgets, separated by commas: sizes as for --memory, floor (the smallest "
-             "possible) and all (room for every expert)"},
+             "possible), quarter, half and all (room for a quarter, half and all of the "
+             "experts)"},
     {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 2 * N_TOPICS, .max = 1u << 16,
      .value = "288", .help = "Tokens per pass over all six topics"},
     {.name = "svg", .kind = OPTION_PATH, .metavar = "FILE",

@@ -5,10 +5,11 @@
 
 #include "apps/cli/common.h"
 #include "apps/cli/gpu_report.h"
+#include "apps/bench/budgets.h"
 #include "apps/bench/limit.h"
 #include "flashmoe_lab.h"
 
-#define STREAM_BUDGETS_MAX 16
+#define STREAM_BUDGETS_MAX BUDGETS_MAX
 
 enum { STREAM_COLD, STREAM_WARM, STREAM_PASSES };
 

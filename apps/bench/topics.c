@@ -108,6 +108,17 @@ static int read_openings(struct topics *t, struct fm_error *err)
     return rc;
 }
 
+int topics_restart(struct topics *t, uint64_t seed, struct fm_error *err)
+{
+    const struct fm_sampling sampling = {.size = sizeof sampling,
+                                         .temperature = TEMPERATURE, .top_p = TOP_P, .seed = seed};
+    fm_sampler_close(t->sampler);
+    t->sampler = NULL;
+    if (t->session != NULL)
+        fm_session_reset(t->session);
+    return fm_sampler_open(t->model, &sampling, &t->sampler, err);
+}
+
 int topics_open(struct topics *t, const struct args *args, struct fm_model *model,
                 struct fm_error *err)
 {
@@ -121,10 +132,8 @@ int topics_open(struct topics *t, const struct args *args, struct fm_model *mode
     int rc = find_stops(t, err);
     if (rc == 0 && t->is_text)
         rc = read_openings(t, err);
-    const struct fm_sampling sampling = {.size = sizeof sampling,
-                                         .temperature = TEMPERATURE, .top_p = TOP_P, .seed = SEED};
     if (rc == 0)
-        rc = fm_sampler_open(model, &sampling, &t->sampler, err);
+        rc = topics_restart(t, SEED, err);
     if (rc == 0)
         rc = fm_session_open(model, &t->session, err);
     if (rc == 0)

@@ -44,6 +44,8 @@ int topics_open(struct topics *topics, const struct args *args, struct fm_model 
                 struct fm_error *err);
 void topics_close(struct topics *topics);
 
+/* Begins a topic again: an empty session, and tokens that depend on the seed alone. */
+int topics_restart(struct topics *topics, uint64_t seed, struct fm_error *err);
 /* Samples the next token of the session. */
 int topics_pick(struct topics *topics, int32_t *id, struct fm_error *err);
 

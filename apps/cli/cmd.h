@@ -17,6 +17,7 @@ extern const struct command cmd_pack;
 extern const struct command cmd_verify;
 extern const struct command cmd_plan;
 extern const struct command cmd_bench_decode;
+extern const struct command cmd_bench_draft;
 extern const struct command cmd_bench_prefill;
 extern const struct command cmd_bench_routes;
 extern const struct command cmd_bench_replay;

@@ -406,6 +406,21 @@ static json_t *counts_json(const uint64_t counts[FM_DRAFTS_MAX])
     return list;
 }
 
+/* What drafts of every source came to, and how many were decided on. */
+static json_t *drafts_json(const struct fm_stats *stats)
+{
+    json_t *passes = json_array(), *sources = json_object();
+    for (unsigned i = 0; i <= FM_DRAFTS_MAX; i++)
+        (void)json_array_append_new(passes, json_integer((json_int_t)stats->n_draft_passes[i]));
+    for (unsigned s = 0; s < FM_DRAFT_SOURCES; s++)
+        if (stats->n_drafted_by[s][0] > 0)
+            (void)json_object_set_new(
+                sources, fm_draft_source_name(s),
+                json_pack("{s:o, s:o}", "n_drafted", counts_json(stats->n_drafted_by[s]),
+                          "n_accepted", counts_json(stats->n_drafts_accepted_by[s])));
+    return json_pack("{s:o, s:o}", "n_passes", passes, "sources", sources);
+}
+
 static json_t *text_json(const struct run_text *text)
 {
     return json_text(text->bytes > 0 ? text->at : "", text->bytes);
@@ -421,7 +436,7 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
     return json_pack(
         "{s:o, s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s?,"
         " s:s?, s:s?, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:o, s:o, s:o, s:s,"
-        " s:o, s:o, s:I, s:o, s:o}",
+        " s:o, s:o, s:I, s:o, s:o, s:o}",
         "text", text_json(&run->text), "reasoning", text_json(&run->reasoning),
         "tokens", tokens,
         "n_tokens", (json_int_t)run->n_tokens,
@@ -454,24 +469,45 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
         "approximate", json_label(stats->approximate),
         "n_decode_passes", (json_int_t)stats->n_decode_passes,
         "n_drafted", counts_json(stats->n_drafted),
-        "n_drafts_accepted", counts_json(stats->n_drafts_accepted));
+        "n_drafts_accepted", counts_json(stats->n_drafts_accepted),
+        "drafts", drafts_json(stats));
+}
+
+/* Writes the share of drafts that were right, by distance. */
+static void write_shares(const uint64_t *drafted, const uint64_t *accepted, char text[80])
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (unsigned i = 0; i < FM_DRAFTS_MAX && drafted[i] > 0; i++)
+        at += (size_t)snprintf(text + at, 80 - at, "%s%.0f%%", i > 0 ? ", " : "",
+                               100.0 * (double)accepted[i] / (double)drafted[i]);
 }
 
 static void print_drafts(const struct fm_stats *stats)
 {
-    char shares[FM_DRAFTS_MAX * 8] = "";
+    char text[256] = "", shares[80];
     size_t at = 0;
-    uint64_t n = 0;
-    for (unsigned i = 0; i < FM_DRAFTS_MAX && stats->n_drafted[i] > 0; i++) {
-        const double share =
-            100.0 * (double)stats->n_drafts_accepted[i] / (double)stats->n_drafted[i];
-        at += (size_t)snprintf(shares + at, sizeof shares - at, "%s%.0f%%", i > 0 ? ", " : "",
-                               share);
+    uint64_t n = 0, n_passes = 0;
+    for (unsigned i = 0; i < FM_DRAFTS_MAX; i++)
         n += stats->n_drafts_accepted[i];
+    for (unsigned s = 0; s < FM_DRAFT_SOURCES; s++) {
+        write_shares(stats->n_drafted_by[s], stats->n_drafts_accepted_by[s], shares);
+        if (shares[0] != '\0')
+            at += (size_t)snprintf(text + at, sizeof text - at, " | %s %s",
+                                   fm_draft_source_name(s), shares);
     }
-    say("drafts: %llu of %llu tokens, in %llu passes; accepted by distance: %s",
+    say("drafts: %llu of %llu tokens, in %llu passes; accepted by distance%s",
         (unsigned long long)n, (unsigned long long)stats->n_decode_tokens,
-        (unsigned long long)stats->n_decode_passes, shares);
+        (unsigned long long)stats->n_decode_passes, text);
+    for (unsigned i = 0; i <= FM_DRAFTS_MAX; i++)
+        n_passes += stats->n_draft_passes[i];
+    at = 0;
+    for (unsigned i = 0; i <= FM_DRAFTS_MAX; i++)
+        if (stats->n_draft_passes[i] > 0)
+            at += (size_t)snprintf(text + at, sizeof text - at, "%s%u in %.0f%%",
+                                   at > 0 ? ", " : "", i,
+                                   100.0 * (double)stats->n_draft_passes[i] / (double)n_passes);
+    say("drafts in a pass: %s", text);
 }
 
 static void print_closing_line(const struct run *run, const struct fm_stats *stats)

@@ -373,6 +373,8 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     if (how->n_sessions > 0)
         options.n_sessions = how->n_sessions;
     options.routes = how->routes;
+    if (!args_given(args, "draft"))
+        options.n_drafts = how->n_drafts;
     options.caller_bytes = how->caller_bytes;
     if (how->memory_bytes > 0)
         options.memory_bytes = how->memory_bytes;

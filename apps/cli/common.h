@@ -44,6 +44,7 @@ struct app_model_options {
     uint64_t memory_bytes;  /* replaces --memory; 0: does not */
     uint64_t caller_bytes;  /* part of the budget that the command itself uses */
     unsigned prefill_chunk; /* used without --prefill-chunk; 0: chosen from the budget */
+    unsigned n_drafts;      /* used without --draft, as many as are worth it; 0: none */
     bool is_again;          /* this command opened it before: does not repeat the warnings */
 };
 

@@ -163,7 +163,8 @@ static void delta_net_run(const void *mix, struct step *step, const struct mix_b
         .has_sigmoid_gate = d->has_sigmoid_gate,
         .mixed = convolved, .out = heads,
     };
-    recurrent_run(be, &state, step->segments, step->n_segments, run_segments, &args);
+    recurrent_run(be, &state, step->segments, step->n_segments, be->ops->delta_net_leaves_trails,
+                  run_segments, &args);
     be->ops->input(be, heads, n, d->out.n_cols);
     be->ops->matmul(be, &(struct backend_product){&d->out, m->out, NULL}, 1);
 }

@@ -238,5 +238,6 @@ void ngram_run(const struct ngram *n, struct step *step, float *scratch)
     struct backend_ngram_conv conv = {
         .kernel = n->conv_kernel, .distance = n->order, .channels = (unsigned)wide,
         .weight = n->conv, .gated = gated, .normed = query, .x = step->x};
-    recurrent_run(be, &state, step->segments, step->n_segments, run_segments, &conv);
+    recurrent_run(be, &state, step->segments, step->n_segments, false, run_segments,
+                  &conv);
 }

@@ -28,6 +28,7 @@ static void run_trail(struct backend *be, const struct layer_state *state,
 {
     struct backend_segment row = *segment;
     row.n_rows = 1;
+    row.n_slots = 0; /* for the operations it has no trail */
     for (uint32_t r = 0; r < segment->n_rows; r++) {
         const uint32_t slot = (segment->slot + r + 1) % segment->n_slots;
         for (uint32_t i = 0; i < state->n_parts; i++) {
@@ -45,17 +46,18 @@ static void run_trail(struct backend *be, const struct layer_state *state,
 }
 
 void recurrent_run(struct backend *be, const struct layer_state *state,
-                   const struct backend_segment *segments, size_t n, recurrent_fn *run, void *ctx)
+                   const struct backend_segment *segments, size_t n, bool leaves_trails,
+                   recurrent_fn *run, void *ctx)
 {
     bool is_cut = false;
     for (size_t i = 0; i < n; i++)
-        is_cut |= segments[i].mark_rows > 0 || segments[i].n_slots > 0;
+        is_cut |= segments[i].mark_rows > 0 || (segments[i].n_slots > 0 && !leaves_trails);
     if (!is_cut) {
         run(ctx, be, segments, n);
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        if (segments[i].n_slots > 0)
+        if (segments[i].n_slots > 0 && !leaves_trails)
             run_trail(be, state, &segments[i], run, ctx);
         else if (segments[i].mark_rows > 0)
             run_marked(be, state, &segments[i], run, ctx);

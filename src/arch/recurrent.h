@@ -14,10 +14,12 @@ typedef void recurrent_fn(void *ctx, struct backend *be, const struct backend_se
 
 /* Runs the mixer on every row. Where a segment has a mark, the recurrent parts of its state are
  * copied there between the rows before the mark and those behind it. Where it has a trail, every
- * row computes in a slot of its own. `state` describes the layer.
+ * row computes in a slot of its own, unless the operations leave trails themselves. `state`
+ * describes the layer.
  * Tokens follow each other in a recurrent layer, so cutting the rows changes nothing. */
 void recurrent_run(struct backend *be, const struct layer_state *state,
-                   const struct backend_segment *segments, size_t n, recurrent_fn *run, void *ctx);
+                   const struct backend_segment *segments, size_t n, bool leaves_trails,
+                   recurrent_fn *run, void *ctx);
 
 #ifdef __cplusplus
 }

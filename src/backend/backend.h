@@ -44,8 +44,8 @@ struct backend_segment {
     uint32_t mark_rows;
     /* Where rows leave a trail, a mixer keeps the recurrent parts before the rows and behind each:
      * those behind row r are in slot (slot + r + 1) % n_slots of a ring of slots, each slot_bytes
-     * long. `state` is in slot `slot`. n_slots 0: there is no trail. Operations do not look at
-     * it. */
+     * long. `state` is in slot `slot`. n_slots 0: there is no trail. Operations do not look at it,
+     * but for delta_net where it leaves trails. */
     uint32_t slot, n_slots;
     uint64_t slot_bytes;
     /* The parts of the layer's state. Each operation's struct says which of them it uses. */
@@ -172,6 +172,7 @@ struct backend_ops {
     void (*copy_heads)(struct backend *be, const struct backend_head_copy *args, size_t n);
     void (*attention)(struct backend *be, const struct backend_attention *args);
     void (*delta_net)(struct backend *be, const struct backend_delta_net *args);
+    bool delta_net_leaves_trails; /* by itself, where segments want them */
     /* Finds the experts, by ascending id, and weights of every row of logits [n, n_experts]. */
     void (*route)(struct backend *be, const struct router *router, const float *logits, size_t n,
                   uint32_t *ids, float *weights);

@@ -20,6 +20,7 @@ struct grammar {
     size_t n_text, text_capacity;
     struct mask_maker maker;
     bool has_mask;
+    bool is_looking; /* what is accepted will be undone */
     uint64_t n_masks;
 };
 
@@ -194,7 +195,7 @@ int grammar_accept_bytes(struct grammar *g, const char *bytes, size_t n, struct 
     g->n_text += n;
     m->n_text = m->n_fixed = g->n_text;
     g->has_mask = false;
-    if (m->n_nodes > 2 * g->n_kept + NODES_KEPT)
+    if (m->n_nodes > 2 * g->n_kept + NODES_KEPT && !g->is_looking)
         clear_nodes(g);
     return 0;
 }
@@ -237,6 +238,67 @@ const uint32_t *grammar_mask(struct grammar *g)
     g->n_masks++;
     g->has_mask = true;
     return g->maker.bits;
+}
+
+/* ---- forced text ---------------------------------------------------------------------------- */
+
+/* More tokens than this do not begin one text. */
+#define FORCED_TOKENS 64
+
+/* Returns the longest token that the mask allows, if all others begin it; otherwise -1. One alone
+ * may be that of a tag. */
+static int32_t forced_token(const struct grammar *g, const uint32_t *mask)
+{
+    const struct tokenizer *tok = g->vocabulary->trie->tok;
+    const uint32_t n_words = g->vocabulary->trie->n_ids / 32 + 1;
+    int32_t found[FORCED_TOKENS], best = -1;
+    uint32_t n = 0;
+    size_t n_best = 0, n_bytes;
+    for (uint32_t w = 0; w < n_words; w++)
+        for (uint32_t bits = mask[w]; bits != 0; bits &= bits - 1) {
+            if (n == FORCED_TOKENS)
+                return -1;
+            const int32_t id = (int32_t)(w * 32) + __builtin_ctz(bits);
+            if (tokenizer_piece(tok, id, &n_bytes) == NULL)
+                n_bytes = 0;
+            if (n == 0 || n_bytes > n_best) {
+                best = id;
+                n_best = n_bytes;
+            }
+            found[n++] = id;
+        }
+    for (uint32_t i = 0; n > 1 && i < n; i++) {
+        const char *piece = tokenizer_piece(tok, found[i], &n_bytes);
+        const bool is_text = piece != NULL && !tokenizer_is_special(tok, found[i]);
+        if (!is_text || memcmp(piece, tokenizer_piece(tok, best, &n_best), n_bytes) != 0)
+            return -1;
+    }
+    return best;
+}
+
+uint32_t grammar_forced(struct grammar *g, int32_t *ids, uint32_t max)
+{
+    const struct threads before = *g->now;
+    const size_t n_text = g->n_text, n_nodes = g->machine.n_nodes;
+    uint32_t n = 0;
+    g->is_looking = true;
+    while (n < max && !grammar_may_end(g)) {
+        const int32_t id = forced_token(g, grammar_mask(g));
+        if (id < 0)
+            break;
+        ids[n++] = id;
+        if (n < max && grammar_accept(g, id, NULL) != 0)
+            break;
+    }
+    g->is_looking = false;
+    if (g->n_text == n_text)
+        return n;
+    *g->now = before;
+    g->n_text = g->machine.n_text = g->machine.n_fixed = n_text;
+    g->machine.n_nodes = n_nodes;
+    g->machine.names_object = g->machine.names_key = AT_UNKNOWN; /* of text that is gone */
+    g->has_mask = false;
+    return n;
 }
 
 bool grammar_may_end(const struct grammar *g)

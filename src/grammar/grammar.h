@@ -42,6 +42,11 @@ int grammar_accept(struct grammar *grammar, int32_t id, struct fm_error *err);
 int grammar_accept_bytes(struct grammar *grammar, const char *bytes, size_t n,
                          struct fm_error *err);
 
+/* Writes up to `max` tokens that probably come next, because the grammar leaves one text only:
+ * where every token that is allowed begins the longest of them, that one. Returns how many. The
+ * answer is unchanged. */
+uint32_t grammar_forced(struct grammar *grammar, int32_t *ids, uint32_t max);
+
 bool grammar_may_end(const struct grammar *grammar);
 bool grammar_must_end(const struct grammar *grammar);
 

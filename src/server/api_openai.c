@@ -262,6 +262,33 @@ static json_t *usage_json(const struct job_usage *u)
                      (json_int_t)u->n_reasoning);
 }
 
+/* What llama-server's clients know as timings. */
+static json_t *timings_json(const struct job_usage *u)
+{
+    const double decode_s = (double)u->decode_ns * 1e-9;
+    json_t *timings = json_pack(
+        "{s:I, s:I, s:f, s:I, s:f, s:f}", "cache_n", (json_int_t)u->n_cached, "prompt_n",
+        (json_int_t)(u->n_prompt - u->n_cached), "prompt_ms", (double)u->prefill_ns * 1e-6,
+        "predicted_n", (json_int_t)u->n_answer, "predicted_ms", decode_s * 1e3,
+        "predicted_per_second",
+        decode_s > 0 && u->n_answer > 1 ? (double)(u->n_answer - 1) / decode_s : 0.0);
+    if (u->n_draft_passes > 0) {
+        (void)json_object_set_new(timings, "draft_n", json_integer((json_int_t)u->n_drafted));
+        (void)json_object_set_new(timings, "draft_n_accepted",
+                                  json_integer((json_int_t)u->n_accepted));
+        (void)json_object_set_new(timings, "draft_passes",
+                                  json_integer((json_int_t)u->n_draft_passes));
+    }
+    return timings;
+}
+
+/* Adds what a whole answer took. */
+static void add_usage(json_t *object, const struct job_usage *u)
+{
+    (void)json_object_set_new(object, "usage", usage_json(u));
+    (void)json_object_set_new(object, "timings", timings_json(u));
+}
+
 /* Returns the common fields of every object; takes the reference `choices`. */
 static json_t *object_json(const struct api_call *call, const char *object, json_t *choices)
 {
@@ -317,7 +344,7 @@ static bool write_done(struct api_call *call, const char *object)
     bool is_good = true;
     if (call->wants_usage) {
         json_t *chunk = object_json(call, object, json_array());
-        (void)json_object_set_new(chunk, "usage", usage_json(&call->usage));
+        add_usage(chunk, &call->usage);
         is_good = api_frame(call, NULL, chunk);
     }
     return is_good && text_add_string(call->out, "data: [DONE]\n\n");
@@ -401,7 +428,7 @@ static json_t *whole_chat(const struct api_call *call)
         (void)json_array_append_new(choices, one);
     }
     json_t *all = object_json(call, "chat.completion", choices);
-    (void)json_object_set_new(all, "usage", usage_json(&call->usage));
+    add_usage(all, &call->usage);
     return all;
 }
 
@@ -471,7 +498,7 @@ static json_t *whole_completions(const struct api_call *call)
         text_buffer_clear(&text);
     }
     json_t *all = object_json(call, "text_completion", choices);
-    (void)json_object_set_new(all, "usage", usage_json(&call->usage));
+    add_usage(all, &call->usage);
     return all;
 }
 

@@ -341,20 +341,25 @@ static void log_call(const struct request *r, char *line, size_t bytes)
     const struct job_usage *u = &r->usage;
     const uint64_t n_used = u->n_hits + u->n_misses;
     const double decode_s = (double)u->decode_ns * 1e-9;
+    char drafts[96] = "";
+    if (u->n_drafted > 0)
+        (void)snprintf(drafts, sizeof drafts, " | drafts %llu of %llu right, %llu passes",
+                       (unsigned long long)u->n_accepted, (unsigned long long)u->n_drafted,
+                       (unsigned long long)u->n_draft_passes);
     (void)snprintf(line, bytes,
                    " | queue %.0f ms | prompt %llu tokens, %llu cached, %.0f ms | answer %llu "
-                   "tokens, %.1f tok/s | hits %.0f%%, %.1f MB read",
+                   "tokens, %.1f tok/s | hits %.0f%%, %.1f MB read%s",
                    (double)u->queue_ns * 1e-6, (unsigned long long)u->n_prompt,
                    (unsigned long long)u->n_cached, (double)u->prefill_ns * 1e-6,
                    (unsigned long long)u->n_answer,
                    decode_s > 0 && u->n_answer > 1 ? (double)(u->n_answer - 1) / decode_s : 0.0,
                    n_used > 0 ? 100 * (double)u->n_hits / (double)n_used : 100.0,
-                   (double)u->bytes_read * 1e-6);
+                   (double)u->bytes_read * 1e-6, drafts);
 }
 
 static void log_request(const struct request *r)
 {
-    char line[512], call[256] = "";
+    char line[640], call[384] = "";
     const struct server_options *o = &r->server->options;
     if (o->log == NULL)
         return;

@@ -104,6 +104,9 @@ struct job_usage {
     uint64_t n_prompt, n_cached, n_answer, n_reasoning; /* tokens */
     uint64_t queue_ns, prefill_ns, decode_ns;
     uint64_t n_hits, n_misses, bytes_read; /* of everything computed during the job */
+    /* Of its own tokens: drafts that were computed, those that were right, and the passes that
+     * could have had some. */
+    uint64_t n_drafted, n_accepted, n_draft_passes;
 };
 
 void job_spec_clear(struct job_spec *spec);

@@ -447,7 +447,9 @@ void job_leave(struct job *job, int code, const char *why)
         .prefill_ns = answered_ns - started_ns, .decode_ns = now_ns - answered_ns,
         .n_hits = after.n_expert_hits - job->before.n_expert_hits,
         .n_misses = after.n_expert_misses - job->before.n_expert_misses,
-        .bytes_read = after.bytes_read - job->before.bytes_read};
+        .bytes_read = after.bytes_read - job->before.bytes_read,
+        .n_drafted = job->n_drafted, .n_accepted = job->n_accepted,
+        .n_draft_passes = job->n_draft_passes};
     js->stats.n_prompt += job->n_prompt;
     js->stats.n_cached += job->n_cached;
     js->stats.n_done += code == 0;

@@ -3,6 +3,7 @@
 #ifndef FLASHMOE_SERVER_JOBS_INTERNAL_H
 #define FLASHMOE_SERVER_JOBS_INTERNAL_H
 
+#include "flashmoe_lab.h"
 #include "flashmoe.h"
 #include "server/answer.h"
 #include "server/jobs.h"
@@ -43,6 +44,8 @@ struct job {
     uint64_t started_ns, answered_ns, progress_ns;
     uint64_t n_prompt, n_cached, n_answer, n_reasoning;
     struct fm_stats before;
+    struct fm_draft_counts drafts_before; /* of its session */
+    uint64_t n_drafted, n_accepted, n_draft_passes;
 };
 
 /* State of the runner thread. */

@@ -88,6 +88,8 @@ static int begin_prompt(struct runner *e, struct job *job, struct fm_error *err)
     const struct fm_observer observer = {.size = sizeof observer,
                                          .ctx = job, .progress = before_layer};
     fm_session_observe(job->session, &observer);
+    job->drafts_before.size = sizeof job->drafts_before;
+    fm_session_draft_counts(job->session, &job->drafts_before);
     job->n_at = n_found;
     job->n_prompt += prompt->n_ids;
     job->n_cached += n_found;
@@ -96,11 +98,27 @@ static int begin_prompt(struct runner *e, struct job *job, struct fm_error *err)
     return rc == 0 ? begin_answer(e, job, err) : rc;
 }
 
+/* Adds what drafts of the job's session came to. */
+static void count_drafts(struct job *job)
+{
+    const struct fm_draft_counts *before = &job->drafts_before;
+    struct fm_draft_counts now = {.size = sizeof now};
+    fm_session_draft_counts(job->session, &now);
+    for (unsigned s = 0; s < FM_DRAFT_SOURCES; s++)
+        for (unsigned i = 0; i < FM_DRAFTS_MAX; i++) {
+            job->n_drafted += now.n_drafted_by[s][i] - before->n_drafted_by[s][i];
+            job->n_accepted += now.n_drafts_accepted_by[s][i] - before->n_drafts_accepted_by[s][i];
+        }
+    for (unsigned i = 0; i <= FM_DRAFTS_MAX; i++)
+        job->n_draft_passes += now.n_draft_passes[i] - before->n_draft_passes[i];
+}
+
 static void give_session(struct runner *e, struct job *job)
 {
     if (job->session == NULL)
         return;
     fm_session_observe(job->session, NULL);
+    count_drafts(job);
     session_pool_give(e->sessions, job->session);
     job->session = NULL;
 }

@@ -196,6 +196,36 @@ static double sum_of(const uint64_t counts[FM_DRAFTS_MAX])
     return sum;
 }
 
+/* Adds drafts by source and distance, and passes by their number. */
+static bool add_draft_metrics(struct text_buffer *out, const struct fm_stats *m)
+{
+    static const char *const names[] = {"draft_tokens_total", "draft_tokens_accepted_total"};
+    bool is_good = true, is_on = false;
+    for (unsigned i = 0; i <= FM_DRAFTS_MAX; i++)
+        is_on |= m->n_draft_passes[i] > 0;
+    for (unsigned n = 0; is_on && is_good && n < 2; n++) {
+        is_good = text_add_format(out, "# HELP flashmoe_%s Guessed tokens%s, by source and "
+                                  "distance.\n# TYPE flashmoe_%s counter\n", names[n],
+                                  n == 0 ? "" : " that were right", names[n]);
+        for (unsigned s = 0; is_good && s < FM_DRAFT_SOURCES; s++)
+            for (unsigned i = 0; is_good && i < FM_DRAFTS_MAX && m->n_drafted_by[s][i] > 0; i++)
+                is_good = text_add_format(
+                    out, "flashmoe_%s{source=\"%s\",distance=\"%u\"} %llu\n", names[n],
+                    fm_draft_source_name(s), i + 1,
+                    (unsigned long long)(n == 0 ? m->n_drafted_by[s][i]
+                                                : m->n_drafts_accepted_by[s][i]));
+    }
+    if (is_on && is_good)
+        is_good = text_add_format(out, "# HELP flashmoe_draft_passes_total Passes of a request by "
+                                  "the drafts that were decided on.\n"
+                                  "# TYPE flashmoe_draft_passes_total counter\n");
+    for (unsigned i = 0; is_on && is_good && i <= FM_DRAFTS_MAX; i++)
+        if (m->n_draft_passes[i] > 0)
+            is_good = text_add_format(out, "flashmoe_draft_passes_total{drafts=\"%u\"} %llu\n", i,
+                                      (unsigned long long)m->n_draft_passes[i]);
+    return is_good;
+}
+
 enum MHD_Result get_metrics(struct request *r)
 {
     const struct server *server = r->server;
@@ -248,7 +278,7 @@ enum MHD_Result get_metrics(struct request *r)
          (double)(plat_now_ns() - server->begin_ns) * 1e-9},
     };
     const bool is_good = add_metrics(&out, metrics, sizeof metrics / sizeof metrics[0]) &&
-                         add_gpu_metrics(&out, &s.model);
+                         add_draft_metrics(&out, &s.model) && add_gpu_metrics(&out, &s.model);
     const enum MHD_Result result =
         is_good ? reply_bytes(r, "text/plain; version=0.0.4; charset=utf-8",
                               text_buffer_text(&out), out.n)

@@ -334,6 +334,15 @@ int answer_take(struct fm_answer *a, const float *logits, bool is_full, int32_t 
     return 0;
 }
 
+/* Tells the session what the grammar forces behind a token. */
+static void offer_forced(struct fm_answer *a, const struct fm_session *session, int32_t id)
+{
+    uint32_t max;
+    struct draft_offer *offer = a->is_constrained ? draft_offer_for(session, id, &max) : NULL;
+    if (offer != NULL)
+        offer->n = constraint_forced(a->o.grammar, offer->drafts, max);
+}
+
 int fm_answer_step(struct fm_answer *a, const struct fm_session *session, int32_t *id,
                    struct fm_error *err)
 {
@@ -343,7 +352,10 @@ int fm_answer_step(struct fm_answer *a, const struct fm_session *session, int32_
         return err_set(err, FM_ERR_ARG, "the session has no logits: evaluate the prompt first");
     const bool is_full =
         fm_session_position(session) >= engine_limits(&a->model->engine)->n_context;
-    return answer_take(a, logits, is_full, id, err);
+    const int rc = answer_take(a, logits, is_full, id, err);
+    if (rc == 0 && *id >= 0)
+        offer_forced(a, session, *id);
+    return rc;
 }
 
 int fm_answer_finish(struct fm_answer *a, struct fm_error *err)

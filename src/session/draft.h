@@ -11,16 +11,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/sequence.h"
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
+#include "session/draft_gate.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* ---- drafts --------------------------------------------------------------------------------- */
-
-enum draft_source { DRAFT_NONE, DRAFT_LOOKED_UP, DRAFT_PREDICTED };
 
 /* Tokens that must have occurred before. Fewer occur everywhere and say little. */
 #define DRAFT_MATCH 3
@@ -32,26 +30,6 @@ enum draft_source { DRAFT_NONE, DRAFT_LOOKED_UP, DRAFT_PREDICTED };
 uint32_t draft_look_up(const int32_t *ids, uint32_t n, int32_t id, uint32_t min_match,
                        int32_t *drafts, uint32_t max);
 
-/* ---- how many are worth it ------------------------------------------------------------------- */
-
-#define DRAFT_ROWS 64 /* rows of a pass whose time is remembered, at most */
-
-/* What passes and drafts were worth lately. One for a model: its sessions share passes. */
-struct draft_gate {
-    bool is_open;                /* always lets all drafts through */
-    double pass_ns[DRAFT_ROWS + 1]; /* of a pass with so many rows; 0: unknown */
-    double accepted[SEQUENCE_DRAFTS]; /* share, given that the drafts before it were right */
-    uint32_t n_refused;          /* drafts since one was let through */
-};
-
-void draft_gate_init(struct draft_gate *gate, bool is_open);
-/* Returns how many of n drafts to compute in a pass that has n_rows without them. */
-uint32_t draft_gate_choose(struct draft_gate *gate, uint32_t n_rows, uint32_t n);
-/* A decoding pass with n_rows took so long. */
-void draft_gate_time(struct draft_gate *gate, uint32_t n_rows, uint64_t ns);
-/* It is known now whether a draft was right; those before it were. */
-void draft_gate_result(struct draft_gate *gate, uint32_t at, bool is_right);
-
 /* ---- what a session keeps -------------------------------------------------------------------- */
 
 struct draft {
@@ -61,7 +39,31 @@ struct draft {
     uint32_t n_taken;                    /* of these, accepted */
     float *logits;                       /* [n_drafts, vocabulary] behind each draft */
     uint32_t *experts;                   /* [n_drafts, n_expert_layers, experts per token] */
+    struct draft_offer *offer;
+    struct fm_draft_control control;
+    struct fm_draft_counts counts;
 };
+
+/* What the answer's grammar forces behind the token that the session is given next. */
+struct draft_offer {
+    uint32_t position; /* of that token */
+    int32_t id;        /* that token */
+    int32_t drafts[SEQUENCE_DRAFTS];
+    uint32_t n; /* 0: nothing */
+};
+
+struct fm_session;
+
+/* Drafts what follows `id`, which the session is given next, in a pass that has n_rows without
+ * them, or says that the model's own block shall do so (draft_sources.c). */
+void draft_choose(struct fm_session *session, int32_t id, uint32_t n_rows);
+/* Count a pass by its drafts, the drafts that it has computed, and one that was right. */
+void draft_count_pass(struct fm_session *session);
+void draft_count_made(struct fm_session *session);
+void draft_count_accepted(struct fm_session *session, uint32_t at);
+/* Returns where to offer drafts behind `id`, up to *max of them; NULL: the session drafts nothing.
+ * Whoever writes them sets `n`. They count if `id` is evaluated next. */
+struct draft_offer *draft_offer_for(const struct fm_session *session, int32_t id, uint32_t *max);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,8 @@
 
 #include <assert.h>
 
+#include "base/plat.h"
+
 int draft_mtp_open(struct fm_session *s, struct fm_error *err)
 {
     const struct engine *e = &s->owner->engine;
@@ -58,24 +60,9 @@ void draft_mtp_follow(struct fm_session *s, const struct batch_segment *next)
     mtp_state_trim(&s->mtp, m->engine.model->shape.hidden);
 }
 
-/* The hidden state before the next token must be known. */
-static bool can_predict(const struct fm_session *s)
+bool draft_mtp_can(const struct fm_session *s)
 {
     return s->mtp.n_hidden > 0 && s->mtp.first + s->mtp.n_hidden == s->sequence->position;
-}
-
-void draft_choose(struct fm_session *s, uint32_t max)
-{
-    struct draft *d = &s->draft;
-    const enum fm_draft_source asked = s->owner->draft_source;
-    const bool predicts = asked != FM_DRAFT_LOOKUP && can_predict(s);
-    d->n = 0;
-    if (asked != FM_DRAFT_MTP)
-        d->n = draft_look_up(s->ids, s->sequence->position, d->tokens[0],
-                             predicts ? DRAFT_LONG_MATCH : DRAFT_MATCH, d->tokens + 1, max);
-    d->source = d->n > 0 ? DRAFT_LOOKED_UP : predicts ? DRAFT_PREDICTED : DRAFT_NONE;
-    if (d->source == DRAFT_PREDICTED)
-        d->n = max;
 }
 
 /* Returns whether an item gets a draft of this depth, counted from 1. */
@@ -137,12 +124,18 @@ static void prepare(struct fm_session *s)
         make_rows(s, s->draft.tokens[0], position - 1);
 }
 
-void draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items)
+uint64_t draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items)
 {
+    const uint64_t begin_ns = plat_now_ns();
     for (size_t i = 0; i < n_items; i++)
         if (is_predicted(&items[i], 1))
             prepare(items[i].session);
     uint32_t depth = 1;
     while (depth <= SEQUENCE_DRAFTS && predict(m, items, n_items, depth))
         depth++;
+    if (depth == 1)
+        return 0;
+    const uint64_t ns = plat_now_ns() - begin_ns;
+    draft_gate_prediction(&m->gate, depth - 1, ns);
+    return ns;
 }

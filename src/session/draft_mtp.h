@@ -14,12 +14,11 @@ int draft_mtp_open(struct fm_session *s, struct fm_error *err);
  * are a prompt, or if many are missing. */
 void draft_mtp_follow(struct fm_session *s, const struct batch_segment *next);
 
-/* Looks up what follows a session's token, draft.tokens[0], or says that the block shall draft:
- * draft.source and draft.n, at most `max`. */
-void draft_choose(struct fm_session *s, uint32_t max);
+/* Returns whether drafts can be made: the hidden state before the session's next token is known. */
+bool draft_mtp_can(const struct fm_session *s);
 /* Makes the drafts of all items whose source is DRAFT_PREDICTED, as many as each shall have. They
- * get none if that fails. */
-void draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items);
+ * get none if that fails. Returns the time it took, which the gate learns. */
+uint64_t draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items);
 
 #ifdef __cplusplus
 }

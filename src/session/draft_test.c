@@ -1,4 +1,4 @@
-/* How drafts are looked up, and how many of them the gate lets through. */
+/* How drafts are looked up. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,77 +44,10 @@ static void test_which_match(void **state)
     assert_true(look_up(run, 4, 5, 4, drafts) == 4 && drafts[3] == 5);
 }
 
-/* Teaches the gate the time of passes: one row takes `one`, each further row `more`. */
-static void teach(struct draft_gate *gate, uint64_t one, uint64_t more)
-{
-    for (uint32_t n = 1; n <= 5; n++)
-        draft_gate_time(gate, n, one + (n - 1) * more);
-}
-
-static void tell(struct draft_gate *gate, uint32_t at, bool is_right, unsigned times)
-{
-    while (times-- > 0)
-        draft_gate_result(gate, at, is_right);
-}
-
-static void test_gate(void **state)
-{
-    struct draft_gate gate;
-    (void)state;
-    draft_gate_init(&gate, false);
-    assert_int_equal(draft_gate_choose(&gate, 1, 4), 0); /* first the time without drafts */
-    draft_gate_time(&gate, 1, 1000);
-    assert_int_equal(draft_gate_choose(&gate, 1, 4), 4); /* then that with them */
-    teach(&gate, 1000, 100);
-    for (uint32_t at = 0; at < 4; at++)
-        tell(&gate, at, true, 100);
-    assert_int_equal(draft_gate_choose(&gate, 1, 4), 4);
-    assert_int_equal(draft_gate_choose(&gate, 1, 2), 2);
-    tell(&gate, 2, false, 100); /* the third is never right */
-    assert_int_equal(draft_gate_choose(&gate, 1, 4), 2);
-    tell(&gate, 0, false, 100);
-    assert_int_equal(draft_gate_choose(&gate, 1, 4), 0);
-}
-
-/* Where a further row takes as long as a pass, drafts are only tried now and then. */
-static void test_gate_refuses(void **state)
-{
-    struct draft_gate gate;
-    unsigned n_tried = 0;
-    (void)state;
-    draft_gate_init(&gate, false);
-    teach(&gate, 1000, 1000);
-    for (uint32_t at = 0; at < 4; at++)
-        tell(&gate, at, true, 100);
-    for (unsigned i = 0; i < 1000; i++)
-        n_tried += draft_gate_choose(&gate, 1, 4) > 0;
-    assert_in_range(n_tried, 1, 10);
-    gate.is_open = true;
-    assert_int_equal(draft_gate_choose(&gate, 1, 4), 4);
-}
-
-/* Times between known ones are estimated; passes with more rows than remembered have no drafts. */
-static void test_gate_rows(void **state)
-{
-    struct draft_gate gate;
-    (void)state;
-    draft_gate_init(&gate, false);
-    draft_gate_time(&gate, 1, 1000);
-    draft_gate_time(&gate, 5, 1400);
-    for (uint32_t at = 0; at < 4; at++)
-        tell(&gate, at, true, 100);
-    assert_int_equal(draft_gate_choose(&gate, 1, 2), 2);
-    assert_int_equal(draft_gate_choose(&gate, 8, 4), 0); /* its time without drafts is unknown */
-    assert_int_equal(draft_gate_choose(&gate, DRAFT_ROWS, 4), 0);
-    draft_gate_time(&gate, DRAFT_ROWS + 1, 1); /* is not remembered */
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_look_up),      cmocka_unit_test(test_which_match),
-        cmocka_unit_test(test_gate),         cmocka_unit_test(test_gate_refuses),
-        cmocka_unit_test(test_gate_rows),
+        cmocka_unit_test(test_look_up), cmocka_unit_test(test_which_match),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

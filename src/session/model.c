@@ -149,6 +149,18 @@ static int read_default_sampling(struct fm_model *m, struct fm_error *err)
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
+/* How many positions away the experts of a wrong draft are taken from: from the same topic, and not
+ * those that the next tokens will use. */
+#define STRAY_DISTANCE 97
+
+/* Gives the experts of a token for an engine (replace_ids_fn). */
+static void replace_ids(void *ctx, uint32_t position, uint32_t layer, uint32_t *ids)
+{
+    const struct fm_model *m = ctx;
+    routes_copy_ids(m->routes, position < m->stray_position ? position : position + STRAY_DISTANCE,
+                    layer, ids);
+}
+
 /* Opens the routes. Called before the budget is divided, so that their memory already counts as
  * resident. */
 static int open_routes(struct fm_model *m, const struct fm_model_options *options,
@@ -165,10 +177,10 @@ static int open_routes(struct fm_model *m, const struct fm_model_options *option
         .n_used = s->n_experts_per_token,
         .n_positions = options->n_context > 0 ? options->n_context : s->max_context,
     };
-    m->engine.replace_ids = routes_copy_ids;
-    const int rc = routes_open(options->routes, &shape, &m->routes, err);
-    m->engine.replace_ctx = m->routes;
-    return rc;
+    m->engine.replace_ids = replace_ids;
+    m->engine.replace_ctx = m;
+    m->stray_position = UINT32_MAX;
+    return routes_open(options->routes, &shape, &m->routes, err);
 }
 
 static int open_batch(struct fm_model *m, struct fm_error *err)
@@ -490,6 +502,19 @@ static void add_gpu_stats(const struct stage *stage, struct fm_stats *stats)
     stats->expert_compute_ns = far.compute_ns;
 }
 
+static void add_draft_stats(const struct fm_draft_counts *counts, struct fm_stats *stats)
+{
+    memcpy(stats->n_drafted_by, counts->n_drafted_by, sizeof stats->n_drafted_by);
+    memcpy(stats->n_drafts_accepted_by, counts->n_drafts_accepted_by,
+           sizeof stats->n_drafts_accepted_by);
+    memcpy(stats->n_draft_passes, counts->n_draft_passes, sizeof stats->n_draft_passes);
+    for (unsigned s = 0; s < FM_DRAFT_SOURCES; s++)
+        for (unsigned i = 0; i < FM_DRAFTS_MAX; i++) {
+            stats->n_drafted[i] += counts->n_drafted_by[s][i];
+            stats->n_drafts_accepted[i] += counts->n_drafts_accepted_by[s][i];
+        }
+}
+
 int fm_model_stats(const struct fm_model *m, struct fm_stats *out)
 {
     const struct engine *e = &m->engine;
@@ -524,8 +549,7 @@ int fm_model_stats(const struct fm_model *m, struct fm_stats *out)
         .routes = m->routes != NULL ? m->routes->label : NULL,
         .approximate = approximate_label(m),
     };
-    memcpy(stats.n_drafted, m->n_drafted, sizeof stats.n_drafted);
-    memcpy(stats.n_drafts_accepted, m->n_drafts_accepted, sizeof stats.n_drafts_accepted);
+    add_draft_stats(&m->draft_counts, &stats);
     add_cache_stats(e, &stats);
     if (e->stages[0].has_gpu)
         add_gpu_stats(&e->stages[0], &stats);

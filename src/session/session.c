@@ -52,7 +52,9 @@ static bool open_draft(struct fm_session *s, struct fm_error *err)
                               "the logits of drafts", err);
     s->draft.experts = mem_new(n * draft_experts_of(m), sizeof *s->draft.experts,
                                "the experts of drafts", err);
-    return s->draft.logits != NULL && s->draft.experts != NULL && draft_mtp_open(s, err) == 0;
+    s->draft.offer = mem_new(1, sizeof *s->draft.offer, "the drafts of a grammar", err);
+    return s->draft.logits != NULL && s->draft.experts != NULL && s->draft.offer != NULL &&
+           draft_mtp_open(s, err) == 0;
 }
 
 int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error *err)
@@ -99,6 +101,7 @@ void fm_session_close(struct fm_session *s)
         engine_free_pages(&s->owner->engine, &s->logits_pages[i]);
     mem_free(s->draft.logits);
     mem_free(s->draft.experts);
+    mem_free(s->draft.offer);
     mtp_state_close(&s->mtp);
     mem_free(s->ids);
     mem_free(s);
@@ -259,6 +262,7 @@ struct evaluation {
     uint32_t n_rows;           /* in the current batch */
     uint32_t n_draft_rows;     /* of these: drafts */
     uint32_t n_passes, n_pass_rows; /* so far; rows of the last one */
+    uint64_t predict_ns;       /* that predicting drafts took */
     bool is_decode;            /* one token per item, after earlier tokens */
     long n_foreign;            /* allocations made by observers */
 };
@@ -561,8 +565,7 @@ static void remember_drafted(struct evaluation *e, uint32_t segment)
     s->ids[s->begin_position] = s->draft.tokens[0];
     s->has_logits = true;
     s->draft.n_taken = 0;
-    for (uint32_t i = 0; i < s->draft.n; i++)
-        e->m->n_drafted[i]++;
+    draft_count_made(s);
     show_logits(e, s, s->begin_position, s->logits);
 }
 
@@ -622,7 +625,7 @@ static void count_tokens(const struct evaluation *e, uint64_t elapsed_ns)
     *(e->is_decode ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
     m->n_decode_passes += e->is_decode ? e->n_passes : 0;
     if (e->is_decode && e->n_passes == 1)
-        draft_gate_time(&m->gate, e->n_pass_rows, elapsed_ns);
+        draft_gate_time(&m->gate, e->n_pass_rows, elapsed_ns - e->predict_ns);
 }
 
 /* Rewinds sessions that were not finished to where they began, or to the nearest earlier
@@ -661,7 +664,7 @@ static void accept_draft(struct evaluation *e, struct fm_batch_item *item)
     for (uint32_t l = 0; l < model_n_own_expert_layers(m->engine.model); l++)
         engine_accept_experts(&m->engine, l, experts + l * k);
     s->n_done = 1;
-    m->n_drafts_accepted[at]++;
+    draft_count_accepted(s, at);
     show_logits(e, s, s->begin_position, s->logits);
 }
 
@@ -677,7 +680,7 @@ static void take_drafts(struct evaluation *e)
         const bool is_right = at < s->draft.n && e->items[i].n_ids == 1 &&
                               e->items[i].ids[0] == s->draft.tokens[1 + at];
         if (at < s->draft.n)
-            draft_gate_result(&e->m->gate, at, is_right);
+            draft_gate_result(&e->m->gate, s->draft.source, at, is_right);
         if (is_right && sequence_go(s->sequence, s->begin_position + 1))
             accept_draft(e, &e->items[i]);
         else
@@ -685,38 +688,26 @@ static void take_drafts(struct evaluation *e)
     }
 }
 
-/* Returns how many drafts a session may have in this batch. Whoever watches rows sees no drafts. */
-static uint32_t max_drafts(const struct evaluation *e, const struct fm_session *s, uint32_t n_rows)
-{
-    const struct budget *b = engine_limits(&e->m->engine);
-    const uint32_t behind = b->n_context - s->sequence->position - 1;
-    const uint32_t rows_left = b->max_rows - n_rows;
-    uint32_t max = b->n_drafts < behind ? b->n_drafts : behind;
-    if (s->observer.hidden != NULL || s->observer.route != NULL || e->m->engine.cache_bias > 0)
-        return 0;
-    return max < rows_left ? max : rows_left;
-}
-
 /* Guesses what follows the tokens of the items that have to be computed. */
 static void make_drafts(struct evaluation *e)
 {
-    uint32_t n_rows = 0;
+    struct draft_pass pass = {0};
+    e->m->stray_position = UINT32_MAX;
     for (size_t i = 0; i < e->n_items; i++)
-        n_rows += e->items[i].session->n_done == 0;
+        pass.n_rows += e->items[i].session->n_done == 0;
+    pass.n_tokens = pass.n_rows;
     if (!e->is_decode || engine_limits(&e->m->engine)->n_drafts == 0 ||
-        n_rows > engine_limits(&e->m->engine)->max_rows)
+        pass.n_rows > engine_limits(&e->m->engine)->max_rows)
         return;
     for (size_t i = 0; i < e->n_items; i++) {
         struct fm_session *s = e->items[i].session;
-        struct draft *d = &s->draft;
         if (s->n_done > 0 || e->items[i].rc != 0)
             continue;
-        d->tokens[0] = e->items[i].ids[0];
-        draft_choose(s, max_drafts(e, s, n_rows));
-        d->n = draft_gate_choose(&e->m->gate, n_rows, d->n);
-        n_rows += d->n;
+        draft_choose(s, e->items[i].ids[0], pass.n_rows);
+        s->draft.n = draft_gate_choose(&e->m->gate, s->draft.source, &pass, s->draft.n);
+        draft_count_pass(s);
     }
-    draft_mtp_predict(e->m, e->items, e->n_items);
+    e->predict_ns = draft_mtp_predict(e->m, e->items, e->n_items);
 }
 
 /* Reserves memory for all tokens before any is computed. An item that gets none fails alone. */

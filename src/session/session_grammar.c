@@ -139,6 +139,11 @@ const uint32_t *constraint_mask(struct fm_grammar *g)
     return g->bits;
 }
 
+uint32_t constraint_forced(struct fm_grammar *g, int32_t *ids, uint32_t max)
+{
+    return g->is_ended ? 0 : grammar_forced(g->grammar, ids, max);
+}
+
 void fm_grammar_mask(struct fm_grammar *g, float *logits)
 {
     const uint32_t *mask = constraint_mask(g);

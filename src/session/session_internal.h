@@ -35,6 +35,7 @@ struct fm_model {
     bool is_metadata_only;
     bool checks_all;       /* verifies every file that model.json lists */
     struct routes *routes; /* NULL: the model's routers */
+    uint32_t stray_position; /* from here on the routes are those of other tokens */
     char approximate[160]; /* empty: exact */
     struct batch_segment *segments; /* [n_sessions], for one batch */
     uint32_t *segment_sessions;     /* [n_sessions]: index of each segment's item */
@@ -43,7 +44,7 @@ struct fm_model {
     struct draft_gate gate;
     enum fm_draft_source draft_source;
     struct mtp_row *mtp_rows; /* rows at hand; NULL: the model has no block for them */
-    uint64_t n_drafted[FM_DRAFTS_MAX], n_drafts_accepted[FM_DRAFTS_MAX];
+    struct fm_draft_counts draft_counts; /* of all sessions */
 };
 
 struct fm_session {
@@ -84,6 +85,8 @@ void model_grammars_close(struct fm_model *m);
 /* Returns the tokens that a grammar allows, a bit per id, stop tokens included. The grammar owns
  * the mask; it is valid until the next accept, reset or mask. */
 const uint32_t *constraint_mask(struct fm_grammar *grammar);
+/* Writes up to `max` tokens that the grammar forces next (grammar.h). Returns how many. */
+uint32_t constraint_forced(struct fm_grammar *grammar, int32_t *ids, uint32_t max);
 
 /* Changes a session's memory for keys and values to n_positions positions, within the budget. Fails
  * with FM_ERR_BUDGET or FM_ERR_NOMEM and then changes nothing (session.c). */

@@ -4,11 +4,12 @@ strings and a schema, several requests at a time.
 usage: drafts_test.py PROGRAM MODEL
 """
 import concurrent.futures
+import re
 import sys
 import unittest
 
 import served
-from one_server import metric
+from one_server import metric, wait_until
 
 PROGRAM = MODEL = ""
 REPEATED = "Once upon a time there was a little fox. " * 6
@@ -38,9 +39,25 @@ class Drafts(unittest.TestCase):
         with served.Server(PROGRAM, MODEL, "--draft", draft, "--parallel", "4") as server:
             with concurrent.futures.ThreadPoolExecutor(4) as pool:
                 replies = list(pool.map(lambda r: server.post(*r), requests()))
-            counts = metric(server, "drafts_total"), metric(server, "drafts_accepted_total")
+            timings = [reply["timings"] for _, reply in replies]
+            counts = [sum(t.get(name, 0) for t in timings)
+                      for name in ("draft_n", "draft_n_accepted", "draft_passes")]
+            wait_until(lambda: metric(server, "drafts_total") == counts[0] and
+                       metric(server, "drafts_accepted_total") == counts[1])
+            self.check_metrics(server.request("GET", "/metrics")[2].decode(), counts)
         self.assertEqual({status for status, _ in replies}, {200})
-        return [reply["choices"] for _, reply in replies], counts
+        for _, reply in replies:
+            self.assertEqual(reply["timings"]["predicted_n"], reply["usage"]["completion_tokens"])
+        return [reply["choices"] for _, reply in replies], (counts[0], counts[1])
+
+    def check_metrics(self, metrics, counts):
+        """By source and distance, drafts add up to those of all requests."""
+        for name, total in zip(("draft_tokens_total", "draft_tokens_accepted_total"), counts):
+            found = re.findall(name + r'{source="(\w+)",distance="[1-8]"} (\d+)', metrics)
+            self.assertLessEqual({source for source, _ in found}, {"mtp", "lookup", "grammar"})
+            self.assertEqual(sum(int(n) for _, n in found), total)
+        passes = re.findall(r'draft_passes_total{drafts="\d"} (\d+)', metrics)
+        self.assertEqual(sum(map(int, passes)), counts[2])
 
     def test_same_answers(self):
         expected, none = self.answers("off")

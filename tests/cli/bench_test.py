@@ -321,6 +321,56 @@ class Recordings(Case):
             self.assertEqual(turns, {"0", "1"})
 
 
+class Draft(Case):
+    def draft(self, *args):
+        return json.loads(self.assert_works(flashmoe("bench", "draft", *args, "--json")).stdout)
+
+    def test_text(self):
+        """Both sides of a pair write the same text; the command itself compares all logits."""
+        found = self.draft("nano", "--tokens", "24", "--repeat", "2", "--budgets", "half,all",
+                           "--draft", "3", *STEADY)
+        self.assertFalse(found["is_simulated"])
+        self.assertIsNone(found["acceptance"])
+        for point in found["budgets"]:
+            self.assertEqual(len(point["topics"]), 6)
+            self.check_side(point["plain"], 6 * 2 * 24)
+            self.check_side(point["drafted"], 6 * 2 * 24)
+            self.assertEqual(point["plain"]["tokens_per_pass"], 1)
+        self.assertEqual(found["budgets"][1]["resident_share"], 1)
+
+    def check_side(self, side, n_tokens):
+        passes = sum(rows["n_passes"] for rows in side["passes"])
+        self.assertAlmostEqual(side["tokens_per_pass"], n_tokens / passes)
+        self.assertLessEqual(side["tok_per_s"]["min"], side["tok_per_s"]["median"])
+
+    def test_simulated(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plot.svg")
+            args = ("nano", "--acceptance", "100,50", "--routes", "gen", "--draft", "2",
+                    "--tokens", "96", "--repeat", "2", "--budgets", "all", *STEADY)
+            found = self.draft(*args, "--svg", path)
+            point = found["budgets"][0]
+            self.assertTrue(found["is_simulated"])
+            self.assertIn("simulated", found["drafts"])
+            drafted, accepted = point["n_drafted"], point["n_drafts_accepted"]
+            self.assertEqual(drafted[0], accepted[0]) # always right
+            self.assertTrue(0.25 * drafted[1] < accepted[1] < 0.75 * drafted[1])
+            self.assertEqual(drafted[2], 0)
+            self.assertGreater(point["drafted"]["tokens_per_pass"], 2)
+            text = xml.etree.ElementTree.parse(path).getroot().itertext()
+            self.assertIn("simulated", " ".join(text))
+            table = self.assert_works(flashmoe("bench", "draft", *args)).stdout
+            self.assertIn("simulated", table)
+            self.assertIn(LABEL, table)
+
+    def test_refused(self):
+        for text in ("101", "90,", "x", ",".join(["50"] * 9), "-1"):
+            self.assert_fails(flashmoe("bench", "draft", "nano", "--acceptance", text), 2,
+                              "--acceptance")
+        self.assert_fails(flashmoe("bench", "draft", "nano", "--draft", "off"), 2, "--draft")
+        self.assert_fails(flashmoe("bench", "draft", "nano", "--budgets", "most"), 2, "--budgets")
+
+
 if __name__ == "__main__":
     cli_test.PROGRAM, cli_test.MODEL = (os.path.abspath(path) for path in sys.argv[1:3])
     unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=1)

@@ -46,6 +46,7 @@ COMMANDS = {
     "bench decode": ENGINE + "tokens repeat prompt context routes profile json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
+    "bench draft": "acceptance budgets tokens repeat svg routes json quiet verbose help " + ENGINE,
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
     "bench replay": "residency experts used layers tokens json help",
@@ -320,8 +321,8 @@ class Completions(Case):
 class Run(Case):
     TYPES = {"text": str, "reasoning": str, "tokens": list, "n_tokens": int, "n_prompt_tokens": int,
              "n_prompt_reused": int, "n_decode_passes": int, "n_drafted": list,
-             "n_drafts_accepted": list, "tok_per_s": float, "prefill_tok_per_s": float,
-             "hit_rate": float, "n_expert_hits": int, "n_expert_misses": int,
+             "n_drafts_accepted": list, "drafts": dict, "tok_per_s": float, "hit_rate": float,
+             "prefill_tok_per_s": float, "n_expert_hits": int, "n_expert_misses": int,
              "n_expert_late": int, "n_warmed": int,
              "n_cache_slots": int, "bytes_read": int, "read_wait_s": float, "io": str,
              "reader": str, "policy": str, "memory_bytes": int,

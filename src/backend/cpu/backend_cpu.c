@@ -381,6 +381,7 @@ static const struct backend_ops cpu_ops = {
     .copy_heads = cpu_copy_heads,
     .attention = cpu_attention,
     .delta_net = cpu_delta_net,
+    .delta_net_leaves_trails = true,
     .route = cpu_route,
     .prefer = cpu_prefer,
     .find_not_finite = cpu_find_not_finite,

@@ -17,11 +17,11 @@
 
 /* Returns the cost of one weight row: its bytes if few rows are multiplied with it, otherwise the
  * arithmetic, which costs more for floats than for codes. Only the balance depends on it. */
-static uint64_t row_cost(const struct weight *w, size_t n)
+static uint64_t row_cost(const struct backend_cpu *cpu, const struct weight *w, size_t n)
 {
     const uint64_t bytes = quant_row_bytes(w->quant, w->n_cols);
     const uint64_t factor = w->quant->codes != QUANT_NO_CODES ? 1 : 6;
-    return n <= 2 ? bytes : bytes + n * w->n_cols * factor / 4;
+    return n <= cpu->kernels.n_few ? bytes : bytes + n * w->n_cols * factor / 4;
 }
 
 /* Iterates over the units of a list. A piece has the units that begin inside its part of the total
@@ -65,7 +65,7 @@ static size_t smaller(size_t a, size_t b)
 static size_t n_pieces_for(const struct backend_cpu *cpu, size_t n, size_t work)
 {
     const size_t n_threads = cpu->limits.n_threads;
-    if (n <= 2 || n_threads == 1)
+    if (n <= cpu->kernels.n_few || n_threads == 1)
         return n_threads;
     const size_t n_pieces = smaller(work / MIN_PIECE_WORK, MAX_PIECES * n_threads);
     return n_pieces > n_threads ? n_pieces : n_threads;
@@ -75,14 +75,16 @@ static size_t n_pieces_for(const struct backend_cpu *cpu, size_t n, size_t work)
  * same inputs. Their address determines their number and width. */
 struct inputs {
     const struct quant *quant;
+    bool is_interleaved;
     const int8_t *q;
     const uint32_t *pick;
 };
 
 static void multiply(const struct backend_cpu *cpu, struct inputs *last, struct kernel_matmul *m)
 {
-    const struct inputs now = {m->w->quant, m->in.q, m->pick};
-    m->has_same_inputs = now.quant == last->quant && now.q == last->q && now.pick == last->pick;
+    const struct inputs now = {m->w->quant, m->w->is_interleaved, m->in.q, m->pick};
+    m->has_same_inputs = now.quant == last->quant && now.is_interleaved == last->is_interleaved &&
+                         now.q == last->q && now.pick == last->pick;
     *last = now;
     cpu->kernels.matmul(m);
 }
@@ -187,7 +189,7 @@ static struct run matmul_run(const struct matmul_job *job, size_t i, struct shar
         return (struct run){NULL, 0, 0};
     const struct weight *w = job->products[i].w;
     share_next(share, n_units_of(w->n_rows, UNIT_ROWS),
-               UNIT_ROWS * row_cost(w, job->cpu->input.n), &begin, &end);
+               UNIT_ROWS * row_cost(job->cpu, w, job->cpu->input.n), &begin, &end);
     return (struct run){w, begin * UNIT_ROWS, smaller(end * UNIT_ROWS, w->n_rows)};
 }
 
@@ -227,7 +229,8 @@ void cpu_matmul(struct backend *be, const struct backend_product *products, size
     for (size_t i = 0; i < n; i++) {
         const struct weight *w = products[i].w;
         prepare_input(job.cpu, w);
-        job.total += n_units_of(w->n_rows, UNIT_ROWS) * UNIT_ROWS * row_cost(w, job.cpu->input.n);
+        job.total += n_units_of(w->n_rows, UNIT_ROWS) * UNIT_ROWS *
+                     row_cost(job.cpu, w, job.cpu->input.n);
         work += (size_t)w->n_rows * w->n_cols * job.cpu->input.n;
     }
     job.n_pieces = n_pieces_for(job.cpu, job.cpu->input.n, work);
@@ -252,9 +255,9 @@ static size_t gate_unit(const struct backend_ffn *f)
     return group > UNIT_ROWS ? group : UNIT_ROWS;
 }
 
-static uint64_t gate_unit_cost(const struct backend_ffn *f)
+static uint64_t gate_unit_cost(const struct backend_cpu *cpu, const struct backend_ffn *f)
 {
-    return gate_unit(f) * (row_cost(&f->gate, f->n) + row_cost(&f->up, f->n));
+    return gate_unit(f) * (row_cost(cpu, &f->gate, f->n) + row_cost(cpu, &f->up, f->n));
 }
 
 /* Returns the offset, in elements, of the intermediates of the block after f. Each block has
@@ -327,7 +330,7 @@ static struct run gate_run(const struct ffn_job *job, size_t i, struct share *sh
         return (struct run){NULL, 0, 0};
     const struct backend_ffn *f = &job->blocks[i];
     const size_t unit = gate_unit(f);
-    share_next(share, n_units_of(f->gate.n_rows, unit), gate_unit_cost(f), &begin, &end);
+    share_next(share, n_units_of(f->gate.n_rows, unit), gate_unit_cost(job->cpu, f), &begin, &end);
     return (struct run){&f->gate, begin * unit, smaller(end * unit, f->gate.n_rows)};
 }
 
@@ -353,9 +356,9 @@ static void gate_part(void *ctx, unsigned part, unsigned n_parts)
         gate_piece(job, piece, &last, cpu_scratch(job->cpu, part));
 }
 
-static uint64_t down_unit_cost(const struct backend_ffn *f)
+static uint64_t down_unit_cost(const struct backend_cpu *cpu, const struct backend_ffn *f)
 {
-    return UNIT_ROWS * row_cost(&f->down, f->n);
+    return UNIT_ROWS * row_cost(cpu, &f->down, f->n);
 }
 
 static struct run down_run(const struct ffn_job *job, size_t i, struct share *share)
@@ -364,7 +367,8 @@ static struct run down_run(const struct ffn_job *job, size_t i, struct share *sh
     if (i >= job->n_blocks)
         return (struct run){NULL, 0, 0};
     const struct backend_ffn *f = &job->blocks[i];
-    share_next(share, n_units_of(f->down.n_rows, UNIT_ROWS), down_unit_cost(f), &begin, &end);
+    share_next(share, n_units_of(f->down.n_rows, UNIT_ROWS), down_unit_cost(job->cpu, f), &begin,
+               &end);
     return (struct run){&f->down, begin * UNIT_ROWS, smaller(end * UNIT_ROWS, f->down.n_rows)};
 }
 
@@ -411,8 +415,8 @@ void cpu_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_bloc
         const struct backend_ffn *f = &blocks[i];
         prepare_input(job.cpu, &f->gate);
         prepare_input(job.cpu, &f->up);
-        gate_total += n_units_of(f->gate.n_rows, gate_unit(f)) * gate_unit_cost(f);
-        down_total += n_units_of(f->down.n_rows, UNIT_ROWS) * down_unit_cost(f);
+        gate_total += n_units_of(f->gate.n_rows, gate_unit(f)) * gate_unit_cost(job.cpu, f);
+        down_total += n_units_of(f->down.n_rows, UNIT_ROWS) * down_unit_cost(job.cpu, f);
         work += (size_t)f->down.n_rows * f->down.n_cols * f->n;
         n_rows += f->n;
     }

@@ -428,7 +428,8 @@ static void matmul_tiles(const struct kernel_matmul *m)
 
 static void matmul_amx(const struct kernel_matmul *m)
 {
-    if (m->w->quant->codes != QUANT_NO_CODES && m->n >= PANEL_TOKENS)
+    const size_t n_few = m->w->is_interleaved ? INTERLEAVED_TOKENS : PANEL_TOKENS - 1;
+    if (m->w->quant->codes != QUANT_NO_CODES && m->n > n_few)
         matmul_tiles(m);
     else
         k_avx512_matmul(m);

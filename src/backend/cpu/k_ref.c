@@ -260,20 +260,21 @@ static void conv_silu(const struct backend_delta_net *args, const struct backend
     const size_t channels = 2 * (size_t)args->n_key_heads * args->key_dim +
                             (size_t)args->n_value_heads * args->value_dim;
     const unsigned kernel = args->kernel;
-    float *history = segment->state[DELTA_NET_CONV];
     for (size_t t = 0; t < segment->n_rows; t++) {
+        const float *past = kernel_state_before(segment, DELTA_NET_CONV, t);
+        float *history = kernel_state_behind(segment, DELTA_NET_CONV, t);
         const float *newest = args->qkv + (segment->first_row + t) * channels;
         float *out = args->mixed + (segment->first_row + t) * channels;
         for (size_t c = begin; c < end; c++) {
             const float *w = args->conv_weight + c;
             float acc = 0;
             for (unsigned s = 0; s + 1 < kernel; s++)
-                acc = fmaf(w[s * channels], history[s * channels + c], acc);
+                acc = fmaf(w[s * channels], past[s * channels + c], acc);
             acc = fmaf(w[(kernel - 1) * channels], newest[c], acc);
             out[c] = fmath_silu(acc);
         }
         for (unsigned s = 0; s + 2 < kernel; s++)
-            memcpy(history + s * channels + begin, history + (s + 1) * channels + begin,
+            memcpy(history + s * channels + begin, past + (s + 1) * channels + begin,
                    (end - begin) * sizeof(float));
         if (kernel > 1)
             memcpy(history + (kernel - 2) * channels + begin, newest + begin,
@@ -292,13 +293,14 @@ static void unit_norm(const float *x, size_t n, float scale, float *y)
 
 /* One token of the gated delta rule: decay, read, correct, write, output. Row j of the state
  * depends only on value dimension j. */
-static void delta_step(float *state, size_t key_dim, size_t value_dim, const float *q,
-                       const float *k, const float *v, float alpha, float beta, float *out)
+static void delta_step(const float *before, float *state, size_t key_dim, size_t value_dim,
+                       const float *q, const float *k, const float *v, float alpha, float beta,
+                       float *out)
 {
     for (size_t j = 0; j < value_dim; j++) {
         float *row = state + j * key_dim;
         for (size_t i = 0; i < key_dim; i++)
-            row[i] *= alpha;
+            row[i] = before[j * key_dim + i] * alpha;
         float delta = beta * (v[j] - dot(row, k, key_dim));
         for (size_t i = 0; i < key_dim; i++)
             row[i] = fmaf(k[i], delta, row[i]);
@@ -317,8 +319,9 @@ static void delta_head(const struct backend_delta_net *args, const struct backen
                                 : head / (args->n_value_heads / args->n_key_heads);
     const float query_scale = 1.0f / sqrtf((float)key_dim);
     float *q = scratch, *k = scratch + key_dim;
-    float *state = (float *)segment->state[DELTA_NET_STATE] + head * key_dim * value_dim;
-    for (size_t t = segment->first_row; t < segment->first_row + segment->n_rows; t++) {
+    const size_t in_state = head * key_dim * value_dim;
+    for (size_t r = 0; r < segment->n_rows; r++) {
+        const size_t t = segment->first_row + r;
         const float *mixed = args->mixed + t * (2 * key_width + value_width);
         unit_norm(mixed + key_head * key_dim, key_dim, query_scale, q);
         unit_norm(mixed + key_width + key_head * key_dim, key_dim, 1.0f, k);
@@ -328,7 +331,9 @@ static void delta_head(const struct backend_delta_net *args, const struct backen
         float alpha =
             fmath_exp(args->decay[head] * fmath_softplus(args->a[at] + args->dt_bias[head]));
         float *out = args->out + t * value_width + head * value_dim;
-        delta_step(state, key_dim, value_dim, q, k, v, alpha, beta, out);
+        delta_step(kernel_state_before(segment, DELTA_NET_STATE, r) + in_state,
+                   kernel_state_behind(segment, DELTA_NET_STATE, r) + in_state, key_dim, value_dim,
+                   q, k, v, alpha, beta, out);
         const float *z = args->z + t * value_width + head * value_dim;
         rms_norm(out, args->norm, args->eps, value_dim, out);
         for (size_t j = 0; j < value_dim; j++)
@@ -452,6 +457,7 @@ void k_ref_init(struct kernels *table)
         .name = "reference",
         .quantize_row = quantize_row,
         .matmul = matmul,
+        .n_few = 2,
         .rms_norm = rms_norm,
         .rope_angles = rope_angles,
         .rotate = rotate,

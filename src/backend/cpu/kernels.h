@@ -64,8 +64,8 @@ struct kernel_matmul {
     const uint32_t *place; /* result t goes to row place[t] of y; NULL: row t */
     size_t y_first;        /* the weight row that goes to column 0 of y */
     float *scratch;        /* [KERNEL_MATMUL_SCRATCH], at a multiple of 64 bytes */
-    /* The last product in this scratch had the same n, in and pick, and a weight of the same format
-     * and width. The kernel may reuse what it keeps there of the inputs. */
+    /* The last product in this scratch had the same n, in and pick, and a weight of the same
+     * format, layout and width. The kernel may reuse what it keeps there of the inputs. */
     bool has_same_inputs;
     /* The weight that this thread multiplies with next, and its first row. The first cache lines
      * are fetched at the end of this product. NULL: not known. */
@@ -90,6 +90,7 @@ struct kernel_attention {
 
 struct kernels {
     const char *name;
+    unsigned n_few; /* products with up to so many inputs take as long as reading the weight */
 
     /* Quantizes one row of n columns in groups of `group`. */
     void (*quantize_row)(const float *x, size_t n, size_t group, int8_t *q, float *scale,
@@ -138,6 +139,23 @@ struct kernels {
  * together. */
 #define KERNEL_DELTA_ROWS 64
 #define KERNEL_DELTA_SCRATCH(key_dim) (KERNEL_DELTA_ROWS * (2 * (size_t)(key_dim) + 2) + 256)
+
+/* Where a part of a segment's recurrent state lies: behind its row t, and before it. They are in
+ * different slots if the rows leave a trail. */
+static inline float *kernel_state_behind(const struct backend_segment *s, unsigned part, size_t t)
+{
+    if (s->n_slots == 0)
+        return (float *)s->state[part];
+    const uint64_t slot = (s->slot + t + 1) % s->n_slots;
+    char *first = (char *)s->state[part] - s->slot * s->slot_bytes;
+    return (float *)(void *)(first + slot * s->slot_bytes);
+}
+
+static inline const float *kernel_state_before(const struct backend_segment *s, unsigned part,
+                                               size_t t)
+{
+    return t == 0 ? (const float *)s->state[part] : kernel_state_behind(s, part, t - 1);
+}
 
 /* Which input row product t reads, and where its result for weight row r goes. */
 static inline size_t kernel_pick(const struct kernel_matmul *m, size_t t)

@@ -55,6 +55,7 @@ static void lanes_init(struct kernels *table)
 {
     table->quantize_row = quantize_row;
     table->matmul = matmul;
+    table->n_few = INTERLEAVED_TOKENS;
     table->rms_norm = rms_norm;
     table->rotate = rotate;
     table->store_kv = store_kv;

@@ -22,6 +22,7 @@ typedef __m512i vc;
 #define TILE_BLOCKS 2
 #define TILE_TOKENS 6
 #define INTERLEAVED_BLOCKS 4
+#define INTERLEAVED_TOKENS 5
 #define PEAK_CHAINS 16
 #define WIDE_HEADS 6 /* with four rows or registers: 24 sums */
 

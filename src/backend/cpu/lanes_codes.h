@@ -146,10 +146,10 @@ static void matmul(const struct kernel_matmul *m)
 {
     if (m->w->quant->codes == QUANT_NO_CODES)
         matmul_float(m);
+    else if (m->w->is_interleaved && m->n <= INTERLEAVED_TOKENS)
+        matmul_interleaved(m);
     else if (m->n >= PANEL_TOKENS)
         matmul_panel(m);
-    else if (m->w->is_interleaved)
-        matmul_interleaved(m);
     else
         matmul_few(m);
 }

@@ -13,11 +13,12 @@ static void conv_silu(const struct backend_delta_net *args, const struct backend
         const float *newest = args->qkv + (segment->first_row + t) * channels + begin;
         float *out = args->mixed + (segment->first_row + t) * channels + begin;
         const float *weight = args->conv_weight + begin;
-        float *history = (float *)segment->state[DELTA_NET_CONV] + begin;
+        const float *past = kernel_state_before(segment, DELTA_NET_CONV, t) + begin;
+        float *history = kernel_state_behind(segment, DELTA_NET_CONV, t) + begin;
         EACH_VECTOR(end - begin, {
             vf acc = vf_zero();
             for (unsigned s = 0; s + 1 < kernel; s++) {
-                const vf old = LOAD(history + s * channels + i);
+                const vf old = LOAD(past + s * channels + i);
                 acc = vf_fma(LOAD(weight + s * channels + i), old, acc);
                 if (s > 0)
                     STORE(history + (s - 1) * channels + i, old);
@@ -84,18 +85,19 @@ INLINE vf delta_read(const float *state, size_t key_dim, vf alpha, const float *
     return vf_sum16(acc);
 }
 
-/* Corrects and writes the rows, and reads the new rows with q. */
-INLINE vf delta_write(float *state, size_t key_dim, vf alpha, const float *k, const float *q,
-                      const float *delta)
+/* Corrects the rows, writes them to `state`, and reads the new rows with q. */
+INLINE vf delta_write(const float *before, float *state, size_t key_dim, vf alpha, const float *k,
+                      const float *q, const float *delta)
 {
     vf acc[LANES];
-    for (unsigned j = 0; j < LANES; j += DELTA_ROWS, state += DELTA_ROWS * key_dim) {
+    for (unsigned j = 0; j < LANES; j += DELTA_ROWS, before += DELTA_ROWS * key_dim,
+                  state += DELTA_ROWS * key_dim) {
         vf sums[DELTA_ROWS] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
         EACH_VECTOR(key_dim, {
             const vf key = LOAD(k + i);
             const vf query = LOAD(q + i);
             UNROLL for (unsigned r = 0; r < DELTA_ROWS; r++) {
-                const vf old = vf_mul(LOAD(state + r * key_dim + i), alpha);
+                const vf old = vf_mul(LOAD(before + r * key_dim + i), alpha);
                 const vf now = vf_fma(key, vf_set1(delta[j + r]), old);
                 STORE(state + r * key_dim + i, now);
                 /* Read back: then missing elements at the end are zero even if delta is
@@ -111,31 +113,42 @@ INLINE vf delta_write(float *state, size_t key_dim, vf alpha, const float *k, co
 }
 
 /* Handles fewer than sixteen rows, one at a time. */
-static void delta_row(float *row, size_t n, float alpha, float beta, const float *k,
-                      const float *q, float v, float *out)
+static void delta_row(const float *before, float *row, size_t n, float alpha, float beta,
+                      const float *k, const float *q, float v, float *out)
 {
     const vf decay = vf_set1(alpha);
-    EACH_VECTOR(n, STORE(row + i, vf_mul(LOAD(row + i), decay)););
+    EACH_VECTOR(n, STORE(row + i, vf_mul(LOAD(before + i), decay)););
     const vf delta = vf_set1(beta * (v - dot_one(row, k, n)));
     EACH_VECTOR(n, STORE(row + i, vf_fma(LOAD(k + i), delta, LOAD(row + i))););
     *out = dot_one(row, q, n);
 }
 
-static void delta_rows(float *state, size_t key_dim, size_t n_rows, const struct delta_inputs *in,
-                       size_t n, const float *v, size_t v_stride, float *out, size_t out_stride)
+/* Up to sixteen rows of a head's state, from in_state on in the part; tokens of a segment, from its
+ * row `first` on. */
+struct delta_run {
+    const struct backend_segment *segment;
+    size_t in_state, n_rows, first, n;
+};
+
+static void delta_rows(const struct delta_run *run, size_t key_dim, const struct delta_inputs *in,
+                       const float *v, size_t v_stride, float *out, size_t out_stride)
 {
-    for (size_t t = 0; t < n; t++, v += v_stride, out += out_stride) {
+    for (size_t t = 0; t < run->n; t++, v += v_stride, out += out_stride) {
         const float *k = in->k + t * key_dim, *q = in->q + t * key_dim;
-        if (n_rows < LANES) {
-            for (size_t j = 0; j < n_rows; j++)
-                delta_row(state + j * key_dim, key_dim, in->alpha[t], in->beta[t], k, q, v[j],
-                          out + j);
+        const float *before =
+            kernel_state_before(run->segment, DELTA_NET_STATE, run->first + t) + run->in_state;
+        float *state =
+            kernel_state_behind(run->segment, DELTA_NET_STATE, run->first + t) + run->in_state;
+        if (run->n_rows < LANES) {
+            for (size_t j = 0; j < run->n_rows; j++)
+                delta_row(before + j * key_dim, state + j * key_dim, key_dim, in->alpha[t],
+                          in->beta[t], k, q, v[j], out + j);
             continue;
         }
         const vf alpha = vf_set1(in->alpha[t]), beta = vf_set1(in->beta[t]);
         float delta[LANES];
-        vf_store(delta, vf_mul(beta, vf_sub(vf_load(v), delta_read(state, key_dim, alpha, k))));
-        vf_store(out, delta_write(state, key_dim, alpha, k, q, delta));
+        vf_store(delta, vf_mul(beta, vf_sub(vf_load(v), delta_read(before, key_dim, alpha, k))));
+        vf_store(out, delta_write(before, state, key_dim, alpha, k, q, delta));
     }
 }
 
@@ -146,7 +159,6 @@ static void delta_head(const struct backend_delta_net *args, const struct backen
     const size_t key_width = args->n_key_heads * key_dim;
     const size_t value_width = args->n_value_heads * value_dim;
     const size_t width = 2 * key_width + value_width;
-    float *state = (float *)segment->state[DELTA_NET_STATE] + head * key_dim * value_dim;
     const struct delta_inputs in = {.q = scratch, .k = scratch + KERNEL_DELTA_ROWS * key_dim,
                                     .alpha = scratch + 2 * KERNEL_DELTA_ROWS * key_dim,
                                     .beta = scratch + (2 * key_dim + 1) * KERNEL_DELTA_ROWS};
@@ -156,10 +168,12 @@ static void delta_head(const struct backend_delta_net *args, const struct backen
         const float *v = args->mixed + first * width + 2 * key_width + head * value_dim;
         float *out = args->out + first * value_width + head * value_dim;
         delta_inputs_of(args, head, first, n, &in);
-        for (size_t j = 0; j < value_dim; j += LANES)
-            delta_rows(state + j * key_dim, key_dim,
-                       value_dim - j < LANES ? value_dim - j : LANES, &in, n, v + j, width,
-                       out + j, value_width);
+        for (size_t j = 0; j < value_dim; j += LANES) {
+            const struct delta_run run = {
+                .segment = segment, .in_state = (head * value_dim + j) * key_dim,
+                .n_rows = value_dim - j < LANES ? value_dim - j : LANES, .first = at, .n = n};
+            delta_rows(&run, key_dim, &in, v + j, width, out + j, value_width);
+        }
         for (size_t t = 0; t < n; t++, out += value_width) {
             const float *z = args->z + (first + t) * value_width + head * value_dim;
             rms_norm(out, args->norm, args->eps, value_dim, out);

@@ -7,6 +7,11 @@
 
 #include "quant/interleave.h"
 
+/* Tokens of a product that is limited by memory all the same. */
+#ifndef INTERLEAVED_TOKENS
+#define INTERLEAVED_TOKENS 2
+#endif
+
 #ifndef LEVEL_HAS_DOT4_OF
 /* Sixteen columns of a token, and vi_dot4 with the k-th four of them. */
 typedef const int8_t *vx;
@@ -66,8 +71,8 @@ struct interleaved {
         const uint8_t *codes, *scales, *biases;
         size_t codes_step, scales_step;
     } next;
-    const int8_t *q[2];                     /* in the order of the codes */
-    struct fold_inputs f[2];                /* scales and biases unused */
+    const int8_t *q[INTERLEAVED_TOKENS];      /* in the order of the codes */
+    struct fold_inputs f[INTERLEAVED_TOKENS]; /* scales and biases unused */
     size_t n_groups;
     unsigned group;
     enum interleaved_kind kind;
@@ -95,15 +100,19 @@ INLINE vc nibbles_of(vc x, enum interleaved_kind kind)
     return kind == KIND_FP4 ? vc_lookup(codes_fp4_doubled, x) : x;
 }
 
-/* Multiplies sixteen columns of one block with one token. Two sums, because a single one would be a
- * dependency chain. */
-INLINE void dots_of_16(const vc *codes, vx x, enum interleaved_kind kind, vi dots[2])
+/* Sums of a block and a token. A single one would be a dependency chain; with more tokens there are
+ * enough of them. */
+#define INTERLEAVED_SUMS(n_tokens) ((n_tokens) <= 2 ? 2u : 1u)
+
+/* Multiplies sixteen columns of one block with one token. */
+INLINE void dots_of_16(const vc *codes, vx x, enum interleaved_kind kind, unsigned n_sums,
+                       vi dots[2])
 {
     UNROLL for (unsigned k = 0; k < 4; k++) {
         const vc c = kind == KIND_EIGHT ? vc_wide(codes[k])
                      : k % 2 == 0       ? nibbles_of(vc_low_nibbles(codes[k / 2]), kind)
                                         : nibbles_of(vc_high_nibbles(codes[k / 2]), kind);
-        dots[k % 2] = vi_dot4_of(dots[k % 2], c, x, k, kind == KIND_EIGHT);
+        dots[k % n_sums] = vi_dot4_of(dots[k % n_sums], c, x, k, kind == KIND_EIGHT);
     }
 }
 
@@ -122,20 +131,23 @@ INLINE void fetch_scales(const struct interleaved *in, size_t g, unsigned b,
 
 /* Adds group g to the sums. kind, n_blocks and n_tokens are constants where this is inlined. */
 INLINE void interleaved_group(const struct interleaved *in, size_t g, enum interleaved_kind kind,
-                              unsigned n_blocks, unsigned n_tokens, vf acc[INTERLEAVED_BLOCKS][2])
+                              unsigned n_blocks, unsigned n_tokens,
+                              vf acc[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS])
 {
     const unsigned group = in->group, bits = KIND_BITS(kind);
+    const unsigned n_sums = INTERLEAVED_SUMS(n_tokens);
     const size_t at_group = g * group * bits * 2, at_ahead = at_group + FETCH_AHEAD;
     const bool is_next = at_ahead >= in->codes_step;
     const uint8_t *ahead = is_next ? in->next.codes + (at_ahead - in->codes_step)
                                    : in->codes + at_ahead;
     const size_t ahead_step = is_next ? in->next.codes_step : in->codes_step;
-    vi dots[INTERLEAVED_BLOCKS][2][2];
+    vi dots[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS][2];
     UNROLL for (unsigned b = 0; b < n_blocks; b++)
         UNROLL for (unsigned t = 0; t < n_tokens; t++)
-            dots[b][t][0] = dots[b][t][1] = vi_set1(0);
+            UNROLL for (unsigned i = 0; i < n_sums; i++)
+                dots[b][t][i] = vi_set1(0);
     for (unsigned i = 0; i < group; i += 16) {
-        vx x[2];
+        vx x[INTERLEAVED_TOKENS];
         UNROLL for (unsigned t = 0; t < n_tokens; t++)
             x[t] = vx_load(in->q[t] + g * group + i);
         UNROLL for (unsigned b = 0; b < n_blocks; b++) {
@@ -146,7 +158,7 @@ INLINE void interleaved_group(const struct interleaved *in, size_t g, enum inter
                 codes[k] = vc_load(at + 64 * k);
             }
             UNROLL for (unsigned t = 0; t < n_tokens; t++)
-                dots_of_16(codes, x[t], kind, dots[b][t]);
+                dots_of_16(codes, x[t], kind, n_sums, dots[b][t]);
         }
     }
     UNROLL for (unsigned b = 0; b < n_blocks; b++) {
@@ -157,7 +169,7 @@ INLINE void interleaved_group(const struct interleaved *in, size_t g, enum inter
                                             : vf_zero();
         UNROLL for (unsigned t = 0; t < n_tokens; t++) {
             const struct fold_inputs *f = &in->f[t];
-            vi sum = vi_add(dots[b][t][0], dots[b][t][1]);
+            vi sum = n_sums == 2 ? vi_add(dots[b][t][0], dots[b][t][1]) : dots[b][t][0];
             if (kind == KIND_EIGHT && WIDE_CODES_SHIFT != 0)
                 sum = vi_add(sum, vi_set1(WIDE_CODES_SHIFT * f->x_sum[g]));
             if (!KIND_HAS_BIAS(kind))
@@ -170,9 +182,10 @@ INLINE void interleaved_group(const struct interleaved *in, size_t g, enum inter
 }
 
 INLINE void interleaved_run(const struct interleaved *in, enum interleaved_kind kind,
-                            unsigned n_blocks, unsigned n_tokens, vf out[INTERLEAVED_BLOCKS][2])
+                            unsigned n_blocks, unsigned n_tokens,
+                            vf out[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS])
 {
-    vf acc[INTERLEAVED_BLOCKS][2];
+    vf acc[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS];
     UNROLL for (unsigned b = 0; b < n_blocks; b++)
         UNROLL for (unsigned t = 0; t < n_tokens; t++)
             acc[b][t] = vf_zero();
@@ -183,9 +196,11 @@ INLINE void interleaved_run(const struct interleaved *in, enum interleaved_kind 
             out[b][t] = acc[b][t];
 }
 
+typedef void interleaved_fn(const struct interleaved *in,
+                            vf out[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS]);
 #define INTERLEAVED(name, n_blocks, n_tokens)                                                      \
     static __attribute__((noinline)) void name(const struct interleaved *in,                       \
-                                               vf out[INTERLEAVED_BLOCKS][2])                      \
+                                               vf out[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS])     \
     {                                                                                              \
         if (in->kind == KIND_FOUR)                                                                 \
             interleaved_run(in, KIND_FOUR, n_blocks, n_tokens, out);                               \
@@ -205,6 +220,29 @@ INTERLEAVED(interleaved_many_two, INTERLEAVED_BLOCKS, 2)
 #define interleaved_many_one interleaved_one
 #define interleaved_many_two interleaved_two
 #endif
+#if INTERLEAVED_TOKENS > 2
+/* Two blocks: the sums of more do not fit into the registers. */
+INTERLEAVED(interleaved_three, 1, 3)
+INTERLEAVED(interleaved_four, 1, 4)
+INTERLEAVED(interleaved_five, 1, 5)
+INTERLEAVED(interleaved_many_three, 2, 3)
+INTERLEAVED(interleaved_many_four, 2, 4)
+INTERLEAVED(interleaved_many_five, 2, 5)
+#endif
+
+/* How many blocks a function takes, and the function for one block. */
+static const struct {
+    unsigned n_blocks;
+    interleaved_fn *many, *one;
+} interleaved_by_tokens[] = {
+    {INTERLEAVED_BLOCKS, interleaved_many_one, interleaved_one},
+    {INTERLEAVED_BLOCKS, interleaved_many_two, interleaved_two},
+#if INTERLEAVED_TOKENS > 2
+    {2, interleaved_many_three, interleaved_three},
+    {2, interleaved_many_four, interleaved_four},
+    {2, interleaved_many_five, interleaved_five},
+#endif
+};
 
 static enum interleaved_kind interleaved_kind_of(const struct quant *quant)
 {
@@ -252,12 +290,12 @@ static void interleaved_find_next(const struct kernel_matmul *m, size_t r, size_
     in->next.scales_step = next.scales_step;
 }
 
-/* For one or two tokens. scratch: the tokens in the order of nibbles. */
+/* For up to INTERLEAVED_TOKENS tokens. scratch: the tokens in the order of nibbles. */
 static void matmul_interleaved(const struct kernel_matmul *m)
 {
-    const size_t n_cols = m->w->n_cols;
+    const size_t n_cols = m->w->n_cols, n_many = interleaved_by_tokens[m->n - 1].n_blocks;
     struct interleaved in = interleaved_of(m->w);
-    vf acc[INTERLEAVED_BLOCKS][2];
+    vf acc[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS];
     for (size_t t = 0; t < m->n; t++) {
         int8_t *ordered = (int8_t *)m->scratch + t * n_cols;
         in.f[t] = fold_inputs_of(m, t, in.n_groups, NULL, NULL);
@@ -269,12 +307,12 @@ static void matmul_interleaved(const struct kernel_matmul *m)
     }
     interleaved_move(&in, m->begin / LANES);
     for (size_t r = m->begin, n; r < m->end; r += n * LANES, interleaved_move(&in, n)) {
-        n = m->end - r >= INTERLEAVED_BLOCKS * LANES ? INTERLEAVED_BLOCKS : 1;
+        n = m->end - r >= n_many * LANES ? n_many : 1;
         interleaved_find_next(m, r, n, &in);
         if (n == 1)
-            (m->n == 1 ? interleaved_one : interleaved_two)(&in, acc);
+            interleaved_by_tokens[m->n - 1].one(&in, acc);
         else
-            (m->n == 1 ? interleaved_many_one : interleaved_many_two)(&in, acc);
+            interleaved_by_tokens[m->n - 1].many(&in, acc);
         for (size_t b = 0; b < n; b++)
             for (size_t t = 0; t < m->n; t++)
                 vf_store(kernel_out(m, t, r + b * LANES), acc[b][t]);

@@ -1,0 +1,130 @@
+/* Where the drafts of a session come from. */
+#include <assert.h>
+#include <string.h>
+
+#include "base/sized.h"
+#include "session/draft_mtp.h"
+
+/* With replaced routes the rows of a wrong draft get experts of another token. */
+static uint32_t ask_control(struct fm_session *s, uint32_t max)
+{
+    const struct fm_draft_control *control = &s->draft.control;
+    const uint32_t position = s->sequence->position;
+    unsigned n_right = 0;
+    const uint32_t n =
+        control->draft(control->ctx, position, s->draft.tokens + 1, max, &n_right);
+    assert(n <= max && n_right <= n);
+    s->owner->stray_position = position + 1 + n_right;
+    return n;
+}
+
+struct draft_offer *draft_offer_for(const struct fm_session *s, int32_t id, uint32_t *max)
+{
+    const struct draft *d = &s->draft;
+    struct draft_offer *offer = d->offer;
+    if (offer == NULL || (d->n_taken < d->n && d->tokens[1 + d->n_taken] == id))
+        return NULL; /* none, or the token is computed already */
+    *offer = (struct draft_offer){.position = s->sequence->position, .id = id};
+    *max = engine_limits(&s->owner->engine)->n_drafts;
+    return offer;
+}
+
+/* Takes the drafts that were offered for this token. Returns how many. */
+static uint32_t take_offer(struct fm_session *s, int32_t id, uint32_t max)
+{
+    struct draft_offer *offer = s->draft.offer;
+    uint32_t n = offer->n < max ? offer->n : max;
+    if (offer->position != s->sequence->position || offer->id != id)
+        n = 0;
+    memcpy(s->draft.tokens + 1, offer->drafts, n * sizeof *offer->drafts);
+    offer->n = 0;
+    return n;
+}
+
+/* Returns how many drafts a session may have. Whoever watches rows sees no drafts. */
+static uint32_t max_drafts(const struct fm_session *s, uint32_t n_rows)
+{
+    const struct budget *b = engine_limits(&s->owner->engine);
+    const uint32_t behind = b->n_context - s->sequence->position - 1;
+    const uint32_t rows_left = b->max_rows - n_rows;
+    const uint32_t max = b->n_drafts < behind ? b->n_drafts : behind;
+    if (s->observer.hidden != NULL || s->observer.route != NULL ||
+        s->owner->engine.cache_bias > 0 || s->draft.control.is_off)
+        return 0;
+    return max < rows_left ? max : rows_left;
+}
+
+void draft_choose(struct fm_session *s, int32_t id, uint32_t n_rows)
+{
+    const uint32_t max = max_drafts(s, n_rows);
+    struct draft *d = &s->draft;
+    const enum fm_draft_source asked = s->owner->draft_source;
+    const uint32_t position = s->sequence->position;
+    d->tokens[0] = id;
+    d->n = 0;
+    d->source = DRAFT_NONE;
+    if (max == 0)
+        return;
+    if (d->control.draft != NULL) {
+        d->n = ask_control(s, max);
+        d->source = DRAFT_GIVEN;
+        return;
+    }
+    const uint32_t n_forced = take_offer(s, id, max);
+    const bool predicts = asked != FM_DRAFT_LOOKUP && draft_mtp_can(s);
+    if (n_forced > 0 && (n_forced > 1 || !predicts)) { /* one alone is less than the block gives */
+        d->n = n_forced;
+        d->source = DRAFT_FORCED;
+        return;
+    }
+    if (asked != FM_DRAFT_MTP)
+        d->n = draft_look_up(s->ids, position, id, predicts ? DRAFT_LONG_MATCH : DRAFT_MATCH,
+                             d->tokens + 1, max);
+    d->source = d->n > 0 ? DRAFT_LOOKED_UP : predicts ? DRAFT_PREDICTED : DRAFT_NONE;
+    if (d->source == DRAFT_PREDICTED)
+        d->n = max;
+}
+
+void draft_count_pass(struct fm_session *s)
+{
+    s->draft.counts.n_draft_passes[s->draft.n]++;
+    s->owner->draft_counts.n_draft_passes[s->draft.n]++;
+}
+
+void draft_count_made(struct fm_session *s)
+{
+    for (uint32_t i = 0; i < s->draft.n; i++) {
+        s->draft.counts.n_drafted_by[s->draft.source][i]++;
+        s->owner->draft_counts.n_drafted_by[s->draft.source][i]++;
+    }
+}
+
+void draft_count_accepted(struct fm_session *s, uint32_t at)
+{
+    s->draft.counts.n_drafts_accepted_by[s->draft.source][at]++;
+    s->owner->draft_counts.n_drafts_accepted_by[s->draft.source][at]++;
+}
+
+int fm_session_control_drafts(struct fm_session *s, const struct fm_draft_control *control)
+{
+    struct fm_draft_control own;
+    const int rc = sized_take(&own, sizeof own, control, "fm_draft_control", NULL);
+    if (rc != 0)
+        return rc;
+    s->draft.control = own;
+    s->draft.n = 0;
+    return 0;
+}
+
+int fm_session_draft_counts(const struct fm_session *s, struct fm_draft_counts *out)
+{
+    return sized_give(out, &s->draft.counts, sizeof s->draft.counts);
+}
+
+const char *fm_draft_source_name(unsigned source)
+{
+    static const char *const names[FM_DRAFT_SOURCES] = {
+        [FM_DRAFT_MTP] = "mtp", [FM_DRAFT_LOOKUP] = "lookup", [FM_DRAFT_GRAMMAR] = "grammar",
+        [FM_DRAFT_GIVEN] = "given"};
+    return source < FM_DRAFT_SOURCES ? names[source] : NULL;
+}
