@@ -8,4 +8,5 @@ import faults_native
 import faults_server
 
 FAULTS = (faults_cuda.FAULTS + faults_draft.FAULTS + faults_engine.FAULTS +
-          faults_families.FAULTS + faults_gpt_oss.FAULTS + faults_native.FAULTS + faults_server.FAULTS)
+          faults_families.FAULTS + faults_gpt_oss.FAULTS + faults_native.FAULTS +
+          faults_server.FAULTS)

@@ -210,7 +210,6 @@ SHARED_HOST_FN struct gpu_tile_size gpu_tile_size_of(const struct gpu_product *p
     return size;
 }
 
-/* The blocks of a product. */
 SHARED_HOST_FN uint32_t gpu_n_tiles(const struct gpu_product *p)
 {
     const struct gpu_tile_size size = gpu_tile_size_of(p);
