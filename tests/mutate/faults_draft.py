@@ -36,9 +36,8 @@ FAULTS = [
           '        s->failure',
           ['stream.draft.fault.qwen3_moe']),
     Fault('logits of drafts count before they are accepted', 'src/session/session.c',
-          '    if (done->n_drafts > 0) { /* nobody',
-          '    if (done->n_drafts > 0)\n        show_logits(e, s, 0, logits);\n'
-          '    if (done->n_drafts > 0) { /* nobody',
+          '        return; /* nobody sees them',
+          '        show_logits(e, s, 0, logits); /* nobody sees them',
           ['stream.draft.qwen3_moe']),
     Fault('the block gets the hidden states before the final norm', 'src/engine/forward_mtp.c',
           '    f->arch->final_norm(&f->step, f->step.x, pass->n_rows, f->mtp.hidden);\n',

@@ -41,7 +41,7 @@ FAULTS = [
           'p.bases[0]',
           ['kernels.gpu']),
     Fault('all rows have the experts of the first', 'src/backend/cuda/k_products.h',
-          'p.id[tile.t]',
+          'p.id[work.tile.t]',
           'p.id[0]',
           ['stream.gpu.qwen3_moe']),
     Fault('an expert that is sent is used at once', 'src/engine/forward_far.c',
