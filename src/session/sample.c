@@ -189,26 +189,46 @@ static int32_t pick_best(const struct candidate *c, size_t n)
 }
 
 #define GREEDY_BLOCK 256u
-#define GREEDY_LANES 16u
 
-/* Returns the greatest of GREEDY_BLOCK logits. Raises the sign bit of *seen if one of them is not
- * finite, as fmath_all_finite finds it: one look at a large vocabulary is enough. */
-static float greatest(const float *logits, uint32_t *seen)
+typedef float four_floats __attribute__((vector_size(16)));
+typedef int32_t four_ints __attribute__((vector_size(16)));
+
+/* What a few logits have shown. */
+struct look {
+    four_ints is_greater; /* than the best so far */
+    four_ints is_odd;     /* not finite */
+};
+
+static inline void look_at(struct look *look, const float *logits, four_floats best)
 {
-    float most[GREEDY_LANES];
-    uint32_t bits[GREEDY_LANES], any = *seen;
-    memcpy(most, logits, sizeof most);
-    for (uint32_t i = 0; i < GREEDY_BLOCK; i += GREEDY_LANES) {
-        memcpy(bits, logits + i, sizeof bits);
-        for (uint32_t j = 0; j < GREEDY_LANES; j++) {
-            most[j] = logits[i + j] > most[j] ? logits[i + j] : most[j];
-            any |= (bits[j] & 0x7fffffffu) + 0x00800000u;
-        }
+    four_floats x;
+    memcpy(&x, logits, sizeof x);
+    const four_floats none = x - x; /* zeros, or NaN */
+    look->is_greater |= x > best;
+    look->is_odd |= (four_ints)none;
+}
+
+/* Returns whether one of GREEDY_BLOCK logits is greater than `best`. *seen becomes other than zero
+ * if one of them is not finite: a look at a large vocabulary takes longer than all else between two
+ * tokens, so there is one. In vectors that every processor has. */
+static bool has_greater(const float *logits, float best, uint32_t *seen)
+{
+    const four_floats than = {best, best, best, best};
+    struct look a = {{0}, {0}}, b = a;
+    for (uint32_t i = 0; i < GREEDY_BLOCK; i += 16) {
+        look_at(&a, logits + i, than);
+        look_at(&b, logits + i + 4, than);
+        look_at(&a, logits + i + 8, than);
+        look_at(&b, logits + i + 12, than);
     }
-    *seen = any;
-    for (uint32_t j = 1; j < GREEDY_LANES; j++)
-        most[0] = most[j] > most[0] ? most[j] : most[0];
-    return most[0];
+    a.is_greater |= b.is_greater;
+    a.is_odd |= b.is_odd;
+    uint32_t any = 0;
+    for (uint32_t k = 0; k < 4; k++) {
+        any |= (uint32_t)a.is_greater[k];
+        *seen |= (uint32_t)a.is_odd[k];
+    }
+    return any != 0;
 }
 
 /* Returns the best token that list_candidates would list, without listing; -1: none. A token is
@@ -225,7 +245,7 @@ static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
     float best_logit = -INFINITY;
     for (uint32_t id = 0; id < n; id++) {
         while (id < n_blocks && id % GREEDY_BLOCK == 0 &&
-               !(greatest(logits + id, &seen) > best_logit))
+               !has_greater(logits + id, best_logit, &seen))
             id += GREEDY_BLOCK;
         if (id == n)
             break;
@@ -235,7 +255,7 @@ static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
         best = (int32_t)id;
         best_logit = logit;
     }
-    const bool is_finite = seen >> 31 == 0 && fmath_all_finite(logits + n_blocks, n - n_blocks);
+    const bool is_finite = seen == 0 && fmath_all_finite(logits + n_blocks, n - n_blocks);
     return is_finite || are_usable(logits, n) ? best : -1;
 }
 
