@@ -186,7 +186,7 @@ def requests(rng):
 
 # Fields that differ from one answer to the next.
 PASSING = {"id", "created", "created_at", "completed_at", "item_id", "usage", "sequence_number",
-           "system_fingerprint"}
+           "system_fingerprint", "timings"}
 
 
 LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
