@@ -432,6 +432,9 @@ static void send_logits(struct forward *f, const struct head_row *rows, uint32_t
     const struct memory *memory = f->be->memory;
     const size_t vocabulary = f->model->shape.vocabulary;
     uint32_t *checks = f->not_finite + head_checks_at(f->model, &f->options);
+    if (f->has_head_checks) /* of other rows of this pass */
+        memory_clear(memory, checks, FORWARD_HEAD_ROWS * sizeof *checks);
+    f->has_head_checks = true;
     for (uint32_t i = 0; i < n; i++) {
         float *at = f->logits + i * vocabulary;
         places[i] = NULL;
@@ -474,11 +477,8 @@ static void give_logits(struct forward *f, const struct head_row *row, uint32_t 
         hooks->logits(hooks->ctx, row->segment, row->row, logits);
     if (place == NULL)
         memory_close(f->be->memory, at, bytes);
-    if (wrong == 0)
-        return;
-    fail_row(f, row->segment, row->row, FROM_HEAD, not_finite_has_nan(wrong));
-    memory_clear(f->be->memory, f->not_finite + head_checks_at(f->model, &f->options) + i,
-                 sizeof *f->not_finite); /* for the next row i of this pass */
+    if (wrong != 0)
+        fail_row(f, row->segment, row->row, FROM_HEAD, not_finite_has_nan(wrong));
 }
 
 static void flush_head(struct forward *f, const struct head_row *rows, uint32_t n)
@@ -609,6 +609,7 @@ static void take_rows(struct forward *f)
     follow_pass(f);
     memory_clear(f->be->memory, f->not_finite,
                  n_not_finite(f->model, &f->options) * sizeof *f->not_finite);
+    f->has_head_checks = false;
     if (f->model->first_layer == 0) {
         f->arch->embed(&f->step);
         f->arch->place(&f->step);

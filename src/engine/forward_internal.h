@@ -88,6 +88,7 @@ struct forward {
     /* Rows that are not finite, as not_finite_code: [1 + layers, max_segments], the embedding
      * first; in the backend's memory, and for the host. */
     uint32_t *not_finite, *not_finite_seen;
+    bool has_head_checks; /* those of the head belong to rows of this pass */
     struct forward_routed routed;
     struct forward_mtp mtp;
     void *block, *host_block; /* in the backend's memory and in the host's */

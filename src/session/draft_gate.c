@@ -150,9 +150,11 @@ uint32_t draft_gate_choose(struct draft_gate *gate, enum draft_source source,
                            struct draft_pass *pass, uint32_t n)
 {
     const uint32_t room = pass->n_rows < DRAFT_ROWS ? DRAFT_ROWS - pass->n_rows : 0;
-    uint32_t chosen = n < room ? n : room;
-    if (chosen > 0 && !gate->is_open) /* the time without drafts comes first */
-        chosen = gate->row_ns == 0 ? 0 : probed(gate, best_number(gate, source, pass, n), n);
+    const uint32_t most = n < room ? n : room;
+    uint32_t chosen = most;
+    if (most > 0 && !gate->is_open) /* the time without drafts comes first */
+        chosen = gate->row_ns == 0 ? 0
+                                   : probed(gate, best_number(gate, source, pass, most), most);
     pass->n_rows += chosen;
     pass->n_tokens += expected(gate, source, chosen);
     return chosen;

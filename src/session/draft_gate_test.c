@@ -232,6 +232,22 @@ static void test_batch(void **state)
     assert_in_range(pass.n_rows, 12, 17); /* 17: a probe */
 }
 
+/* Passes whose time is remembered have DRAFT_ROWS rows at most. */
+static void test_many_rows(void **state)
+{
+    struct draft_gate gate;
+    (void)state;
+    draft_gate_init(&gate, false);
+    for (uint32_t i = 0; i < 2000; i++) {
+        struct draft_pass pass = {62, 62};
+        const uint32_t n = draft_gate_choose(&gate, DRAFT_LOOKED_UP, &pass, N_DRAFTS);
+        assert_in_range(n, 0, DRAFT_ROWS - 62);
+        assert_int_equal(pass.n_rows, 62 + n);
+        draft_gate_time(&gate, pass.n_rows, 1000000);
+        draft_gate_result(&gate, DRAFT_LOOKED_UP, 0, true);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +255,7 @@ int main(void)
         cmocka_unit_test(test_noise),         cmocka_unit_test(test_predicted),
         cmocka_unit_test(test_change),        cmocka_unit_test(test_sources),
         cmocka_unit_test(test_open_and_rows), cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_many_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,7 +62,8 @@ void draft_mtp_follow(struct fm_session *s, const struct batch_segment *next)
 
 bool draft_mtp_can(const struct fm_session *s)
 {
-    return s->mtp.n_hidden > 0 && s->mtp.first + s->mtp.n_hidden == s->sequence->position;
+    return s->owner->mtp_rest == 0 && s->mtp.n_hidden > 0 &&
+           s->mtp.first + s->mtp.n_hidden == s->sequence->position;
 }
 
 /* Returns whether an item gets a draft of this depth, counted from 1. */
@@ -88,6 +89,10 @@ static struct mtp_row drafting_row(struct fm_session *s, uint32_t depth)
     return row;
 }
 
+/* Passes without predictions after one that failed: its experts cannot be read, and trying costs
+ * time. */
+#define MTP_REST 1024
+
 /* Makes the drafts of one depth. Returns false if there are none. */
 static bool predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items,
                     uint32_t depth)
@@ -99,6 +104,8 @@ static bool predict(struct fm_model *m, struct fm_batch_item *items, size_t n_it
     if (n == 0)
         return false;
     const bool is_good = engine_mtp_draft(&m->engine, m->mtp_rows, n);
+    if (!is_good)
+        m->mtp_rest = MTP_REST;
     for (size_t i = 0; i < n_items; i++) {
         struct fm_session *s = items[i].session;
         if (!is_predicted(&items[i], depth))
@@ -127,15 +134,15 @@ static void prepare(struct fm_session *s)
 uint64_t draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items)
 {
     const uint64_t begin_ns = plat_now_ns();
+    m->mtp_rest -= m->mtp_rest > 0;
     for (size_t i = 0; i < n_items; i++)
         if (is_predicted(&items[i], 1))
             prepare(items[i].session);
     uint32_t depth = 1;
     while (depth <= SEQUENCE_DRAFTS && predict(m, items, n_items, depth))
         depth++;
-    if (depth == 1)
-        return 0;
     const uint64_t ns = plat_now_ns() - begin_ns;
-    draft_gate_prediction(&m->gate, depth - 1, ns);
+    if (depth > 1)
+        draft_gate_prediction(&m->gate, depth - 1, ns);
     return ns;
 }

@@ -1,5 +1,4 @@
 /* Where the drafts of a session come from. */
-#include <assert.h>
 #include <string.h>
 
 #include "base/sized.h"
@@ -11,9 +10,13 @@ static uint32_t ask_control(struct fm_session *s, uint32_t max)
     const struct fm_draft_control *control = &s->draft.control;
     const uint32_t position = s->sequence->position;
     unsigned n_right = 0;
-    const uint32_t n =
+    const uint32_t vocabulary = s->owner->engine.model->shape.vocabulary;
+    const uint32_t given =
         control->draft(control->ctx, position, s->draft.tokens + 1, max, &n_right);
-    assert(n <= max && n_right <= n);
+    uint32_t n = 0;
+    while (n < given && n < max && (uint32_t)s->draft.tokens[1 + n] < vocabulary)
+        n++; /* what is no token ends them */
+    n_right = n_right < n ? n_right : n;
     s->owner->stray_position = position + 1 + n_right;
     return n;
 }

@@ -553,8 +553,7 @@ static void remember_drafted(struct evaluation *e, uint32_t segment)
     if (item->rc != 0) {
         sequence_rewind(s->sequence, s->begin_position);
         s->draft.n = s->n_done = 0;
-        e->n_done--;
-        s->has_new_logits = false;
+        e->n_done--; /* has_new_logits stays: its logits may have been taken */
         item->rc = 0;
         s->failure = failure_of(0, "");
         return;
@@ -758,6 +757,9 @@ int fm_eval_batch(struct fm_model *m, struct fm_batch_item *items, size_t n_item
         items[i].session->failure = failure_of(0, "");
     }
     const uint64_t begin_ns = plat_now_ns();
+    fenv_t host;
+    (void)feholdexcept(&host);  /* the host may have set another rounding mode; */
+    (void)fesetenv(FE_DFL_ENV); /* the results must not depend on it */
     take_drafts(&e);
     for (size_t i = 0; i < n_items; i++)
         if (items[i].session->n_done == 0)
@@ -766,9 +768,6 @@ int fm_eval_batch(struct fm_model *m, struct fm_batch_item *items, size_t n_item
     reach_all(&e);
     e.n_foreign = 0;
     const long n_before = mem_count();
-    fenv_t host;
-    (void)feholdexcept(&host);  /* the host may have set another rounding mode; */
-    (void)fesetenv(FE_DFL_ENV); /* the results must not depend on it */
     run_batches(&e);
     (void)fesetenv(&host);
     assert(mem_count() == n_before + e.n_foreign); /* the token path allocates nothing */

@@ -43,6 +43,7 @@ struct fm_model {
     uint64_t n_prefill_tokens, prefill_ns, n_decode_tokens, decode_ns, n_decode_passes;
     struct draft_gate gate;
     enum fm_draft_source draft_source;
+    uint32_t mtp_rest; /* passes before its block is asked again, which has failed */
     struct mtp_row *mtp_rows; /* rows at hand; NULL: the model has no block for them */
     struct fm_draft_counts draft_counts; /* of all sessions */
 };

@@ -48,10 +48,10 @@ void cuda_queue_copy(struct cuda_queue *q, void *to, const void *from, uint64_t 
 void cuda_queue_clear(struct cuda_queue *q, void *at, uint64_t bytes);
 /* Copies whole words from the host. */
 void cuda_queue_upload(struct cuda_queue *q, void *to, const void *from, uint64_t bytes);
-/* Copies to the host, which has the bytes when the queue has passed. */
 /* Copies pieces out of the host's locked pages (base/link.h). */
 void cuda_queue_bring(struct cuda_queue *q, void *to, const void *from, uint64_t piece_bytes,
                       const uint32_t *numbers, uint32_t n);
+/* Copies to the host, which has the bytes when the queue has passed. */
 void cuda_queue_download(struct cuda_queue *q, void *to, const void *from, uint64_t bytes);
 /* Copies to the host after all that was added. */
 void cuda_queue_fetch(struct cuda_queue *q, void *to, const void *from, uint64_t bytes);
