@@ -206,8 +206,7 @@ static void add(struct launch &l, struct gpu_product p)
 {
     p.end = p.w.n_rows;
     p.y_stride = p.w.n_rows;
-    memcpy(p.first_block, l.n_blocks, sizeof p.first_block);
-    l.n_blocks[gpu_kind_of(&p)] += gpu_n_tiles(&p);
+    gpu_place_product(&p, l.n_blocks);
     l.products.push_back(p);
 }
 

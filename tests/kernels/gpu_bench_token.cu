@@ -223,8 +223,7 @@ struct list {
     {
         p.end = p.w.n_rows;
         p.y_stride = p.w.n_rows;
-        memcpy(p.first_block, n_blocks, sizeof n_blocks);
-        n_blocks[gpu_kind_of(&p)] += gpu_n_tiles(&p);
+        gpu_place_product(&p, n_blocks);
         products.push_back(p);
     }
 
@@ -232,6 +231,8 @@ struct list {
     {
         struct gpu_matmul_one_args args = {};
         args.list = {send(products), (uint32_t)products.size()};
+        for (size_t i = 1; i < products.size() && products.size() <= GPU_ONE_FEW; i++)
+            args.first[i - 1] = products[i].first_block[GPU_MATMUL_ONE];
         args.has_route = route != NULL;
         args.n_blocks = n_blocks[GPU_MATMUL_ONE];
         args.n_ended = send(std::vector<uint32_t>(1));

@@ -95,9 +95,12 @@ static void matmul(const struct kernel_matmul *m)
         return;
     if (n_calls++ % 2 == 1 && m->w->n_rows <= MAX_ROWS && m->n <= MAX_INPUTS)
         find_on_gpu(&product);
+    const enum gpu_matmul_kind kind = gpu_kind_of(&product);
+    uint32_t all[GPU_N_MATMULS] = {0};
+    gpu_place_product(&product, all);
+    const uint32_t n_blocks = all[kind];
     const struct gpu_products list = {ON_DESK(product), 1};
-    const uint32_t n_blocks = gpu_n_tiles(&product);
-    switch (gpu_kind_of(&product)) {
+    switch (kind) {
     case GPU_MATMUL_FEW: LAUNCH(matmul_few, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
     case GPU_MATMUL_MANY: LAUNCH(matmul_many, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
     case GPU_MATMUL_ONE:

@@ -178,15 +178,18 @@ static void launch(const struct product *p, enum gpu_matmul_kind kind)
         [GPU_MATMUL_ONE] = GPU_KERNEL_matmul_one,
         [GPU_MATMUL_PLAIN_ONE] = GPU_KERNEL_matmul_plain_one,
         [GPU_MATMUL_PLAIN_TILES] = GPU_KERNEL_matmul_plain_tiles};
-    const uint32_t n_blocks = gpu_n_tiles(products);
+    uint32_t n_blocks[GPU_N_MATMULS] = {0};
     assert_int_equal(gpu_kind_of(products), kind);
     products[1] = products[0]; /* the same once more, behind it */
-    products[1].first_block[kind] = n_blocks;
+    gpu_place_product(&products[0], n_blocks);
+    gpu_place_product(&products[1], n_blocks);
     const bool is_one = kind == GPU_MATMUL_ONE;
     const uint32_t n_threads =
         kind == GPU_MATMUL_PLAIN_ONE ? GPU_PLAIN_ONE_THREADS : GPU_MATMUL_THREADS;
-    const struct gpu_matmul_one_args args = {.list = {products, 2}}; /* others have the list */
-    struct gpu_command command = {.launch = {.kernel = kernels[kind], .n_blocks_x = 2 * n_blocks,
+    const struct gpu_matmul_one_args args = {.list = {products, 2}, /* others have the list */
+                                             .first = {products[1].first_block[kind]}};
+    struct gpu_command command = {.launch = {.kernel = kernels[kind],
+                                             .n_blocks_x = n_blocks[kind],
                                              .n_blocks_y = 1, .n_threads = n_threads},
                                   .args_bytes = is_one ? sizeof args : sizeof args.list};
     memcpy(command.args, &args, command.args_bytes);
@@ -280,7 +283,9 @@ static void test_choice(void **state)
         struct gpu_product product = {
             .w = gpu_weight_of(&p->w[0]), .in = {p->x, p->q, p->scale, p->offset, p->sum},
             .end = p->w[0].n_rows, .n = 1, .y = p->y, .y_stride = p->w[0].n_rows};
-        const uint32_t n_blocks = gpu_n_tiles(&product);
+        uint32_t all[GPU_N_MATMULS] = {0};
+        gpu_place_product(&product, all);
+        const uint32_t n_blocks = all[GPU_MATMUL_ONE];
         const struct gpu_matmul_one_args args = {
             .list = {&product, 1}, .has_route = 1, .n_blocks = n_blocks, .n_ended = &n_ended,
             .route = {.router = router, .is_plain = 1, .logits = p->y, .ids = ids,

@@ -76,9 +76,19 @@ static void add_product(struct product_list *list, struct gpu_product product)
     product.end = product.w.n_rows;
     if (product.y_stride == 0)
         product.y_stride = product.w.n_rows;
-    memcpy(product.first_block, list->n_blocks, sizeof product.first_block);
-    list->n_blocks[gpu_kind_of(&product)] += gpu_n_tiles(&product);
+    gpu_place_product(&product, list->n_blocks);
     list->products[list->n++] = product;
+}
+
+static void launch_one(struct backend_cuda *cuda, const struct product_list *list)
+{
+    const uint32_t n_blocks = list->n_blocks[GPU_MATMUL_ONE];
+    struct gpu_matmul_one_args args = {.list = {list->device, list->n}, .n_blocks = n_blocks};
+    for (uint32_t i = 1; i < list->n && list->n <= GPU_ONE_FEW; i++)
+        args.first[i - 1] = list->products[i].first_block[GPU_MATMUL_ONE];
+    cuda_queue_add(&cuda->queue,
+                   &(struct gpu_launch){GPU_KERNEL_matmul_one, n_blocks, 1, GPU_MATMUL_THREADS, 0},
+                   &args, sizeof args);
 }
 
 static void launch_list(struct backend_cuda *cuda, const struct product_list *list)
@@ -90,8 +100,7 @@ static void launch_list(struct backend_cuda *cuda, const struct product_list *li
     if (n[GPU_MATMUL_MANY] > 0)
         CUDA_LAUNCH(cuda, matmul_many, n[GPU_MATMUL_MANY], 1, GPU_MATMUL_THREADS, {all});
     if (n[GPU_MATMUL_ONE] > 0)
-        CUDA_LAUNCH(cuda, matmul_one, n[GPU_MATMUL_ONE], 1, GPU_MATMUL_THREADS,
-                    {.list = all, .n_blocks = n[GPU_MATMUL_ONE]});
+        launch_one(cuda, list);
     if (n[GPU_MATMUL_PLAIN_ONE] > 0)
         CUDA_LAUNCH(cuda, matmul_plain_one, n[GPU_MATMUL_PLAIN_ONE], 1, GPU_PLAIN_ONE_THREADS,
                     {all});

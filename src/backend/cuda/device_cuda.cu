@@ -321,7 +321,7 @@ static uint64_t fingerprint(const struct gpu_batch *batch)
     uint64_t hash = 14695981039346656037ull + batch->n;
     for (size_t i = 0; i < batch->n; i++) {
         const struct gpu_command *command = &batch->commands[i];
-        const uint32_t *words = (const uint32_t *)command;
+        const uint64_t *words = (const uint64_t *)command;
         for (size_t w = 0; w < command_bytes(command) / sizeof *words; w++) {
             hash = (hash ^ words[w]) * 1099511628211ull;
             hash ^= hash >> 29;

@@ -200,6 +200,7 @@ static inline void gpu_raise(uint32_t *at, uint32_t x)
 }
 
 static inline uint32_t gpu_count_up(uint32_t *at) { return (*at)++; }
+template <class T> static inline void gpu_read_args(const T &) {}
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
@@ -251,6 +252,10 @@ template <class T> struct gpu_shared {
 static inline struct gpu_quad gpu_take_quad(const gpu_shared<float> &x, size_t i)
 {
     return {{x[i], x[i + 1], x[i + 2], x[i + 3]}};
+}
+static inline struct gpu_quad gpu_take_quad_now(const gpu_shared<float> &x, size_t i)
+{
+    return gpu_take_quad(x, i);
 }
 
 static inline struct gpu_two gpu_take_two(const gpu_shared<float> &x, size_t i)

@@ -340,6 +340,7 @@ GPU_KERNEL_FOR(GPU_ATTEND_THREADS, 1) void gpu_attend(const struct gpu_attend_ar
     GPU_SHARED(float, kept, GPU_ATTENTION_BLOCK);
     GPU_SHARED(float, tile, GPU_VALUES_ROWS * GPU_VALUES_WORDS);
     const struct gpu_attend_shared s = {scores, kept, tile};
+    gpu_read_args(args);
     const struct gpu_attention &a = args.a;
     const uint32_t part = gpu_block_x() % args.n_parts, x = gpu_block_x() / args.n_parts;
     const uint32_t group = a.n_heads / a.n_kv_heads, share = (group + args.n_parts - 1) /
@@ -484,6 +485,7 @@ GPU_KERNEL_FOR(GPU_MERGE_THREADS, 1) void gpu_merge(const struct gpu_merge_args 
     GPU_SHARED(float, max, GPU_MERGE_BLOCKS);
     GPU_SHARED(float, keep, GPU_MERGE_BLOCKS);
     GPU_SHARED(float, share, GPU_MERGE_BLOCKS);
+    gpu_read_args(args);
     const struct gpu_attention &a = args.a;
     const uint32_t head = gpu_block_x(), row = a.first_row + gpu_block_y(), dim = a.value_dim;
     const bool is_rotated = a.kv.plain == GPU_PLAIN_NONE;

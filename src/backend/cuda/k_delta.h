@@ -493,7 +493,12 @@ GPU_FN float gpu_token_step(struct gpu_team_row *row, const gpu_token_shared &s,
 GPU_FN void gpu_token_close(const struct gpu_delta_token_args &a, size_t at,
                             const gpu_token_shared &s)
 {
-    const float lane = gpu_add_squares(s.result, GPU_TOKEN_DIM, gpu_lane() & 15, 0);
+    float lane = 0;
+    GPU_UNROLL
+    for (uint32_t i = 0; i < GPU_TOKEN_DIM; i += GPU_LANES) {
+        const float it = s.result[i + (gpu_lane() & 15)];
+        lane = fmaf(it, it, lane);
+    }
     const float scale = gpu_norm_scale(gpu_sum_half_warp(lane), GPU_TOKEN_DIM, a.d.net.eps);
     float x[GPU_UNIT_VALUES];
     GPU_UNROLL
@@ -502,7 +507,9 @@ GPU_FN void gpu_token_close(const struct gpu_delta_token_args &a, size_t at,
         x[e] = s.result[i] * scale * s.norm[i] * s.gate[i];
     }
     gpu_store_unit(x, at, GPU_UNIT, a.d.net.out);
-    if (a.rounding.group > 0)
+    if (a.rounding.group == 64)
+        gpu_round_unit<64>(x, GPU_UNIT, at, a.rounding);
+    else if (a.rounding.group > 0)
         gpu_round_unit(x, GPU_UNIT, at, a.rounding);
 }
 
@@ -517,6 +524,7 @@ GPU_KERNEL_FOR(4 * GPU_TOKEN_DIM, 1) void gpu_delta_token(const struct gpu_delta
     GPU_SHARED(float, factors, 2);
     GPU_SHARED(uint32_t, n_before, 1);
     const gpu_token_shared s = {mixed, gate, norm, result, factors};
+    gpu_read_args(a);
     const struct backend_delta_net &net = a.d.net;
     const struct backend_segment *segment = &net.segments[gpu_block_y()];
     const uint32_t head = gpu_block_x(), key_head = gpu_key_head_of(net, head);

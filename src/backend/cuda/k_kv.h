@@ -256,6 +256,7 @@ GPU_KERNEL_FOR(128, 1) void gpu_place_heads(const struct gpu_place_heads_args ar
     GPU_SHARED(float, sum, 1);
     const struct gpu_attention &a = args.a;
     const uint32_t head = gpu_block_x(), row = gpu_block_y();
+    gpu_read_args(args);
     gpu_wait();
     if (head >= a.n_heads) {
         gpu_place_head(args.k, row, head - a.n_heads, y, sum);

@@ -131,11 +131,13 @@ struct gpu_one_shared {
     }
 };
 
-/* Sums of a group's words of four bits, eight columns each, with the input's columns. */
+/* Sums of a group's words of four bits, eight columns each, with the input's columns. High halves
+ * of bytes stay where they are: they count sixteen times, and are added up apart. */
 template <uint32_t N, gpu_one_kind KIND>
 GPU_FN void gpu_one_dot(const struct gpu_four *words, const struct gpu_four *columns,
                         int32_t sum[4])
 {
+    int32_t high[4] = {0, 0, 0, 0};
     GPU_UNROLL
     for (uint32_t i = 0; i < N; i++) {
         const uint32_t first = columns[i / 2].words[i % 2 * 2];
@@ -153,9 +155,12 @@ GPU_FN void gpu_one_dot(const struct gpu_four *words, const struct gpu_four *col
                 continue;
             }
             sum[r] = gpu_dot4_unsigned(codes & GPU_NIBBLES, (int32_t)x.low, sum[r]);
-            sum[r] = gpu_dot4_unsigned(codes >> 4 & GPU_NIBBLES, (int32_t)x.high, sum[r]);
+            high[r] = gpu_dot4_unsigned(codes & ~GPU_NIBBLES, (int32_t)x.high, high[r]);
         }
     }
+    GPU_UNROLL
+    for (uint32_t r = 0; r < 4; r++)
+        sum[r] += high[r] / 16;
 }
 
 /* The same of bytes, four columns in a word. */
@@ -210,17 +215,32 @@ GPU_FN void gpu_one_multiply(unsigned plain, const struct gpu_slice<GROUP, KIND>
     }
 }
 
-/* Adds n groups to the sum of a row. */
+/* Adds a group to the sum of a row. */
+template <bool HAS_BIAS> GPU_FN float gpu_one_add(const struct gpu_quad &it, float acc)
+{
+    acc = fmaf(it.x[0], it.x[1], acc);
+    return HAS_BIAS ? fmaf(it.x[2], it.x[3], acc) : acc;
+}
+
+/* Adds n groups to the sum of row r. Four are on their way while four are added. */
 template <bool HAS_BIAS>
 GPU_FN float gpu_one_fold(gpu_shared<float> from, uint32_t n, uint32_t r, float acc)
 {
-    GPU_UNROLL_BY(8)
-    for (uint32_t k = 0; k < n; k++) {
-        const struct gpu_quad it = gpu_take_quad(from, (k * 16 + r % 4 * 4 + r / 4) * 4);
-        acc = fmaf(it.x[0], it.x[1], acc);
-        if (HAS_BIAS)
-            acc = fmaf(it.x[2], it.x[3], acc);
+    const gpu_shared<float> row = from + (r % 4 * 4 + r / 4) * 4;
+    struct gpu_quad_ring ring;
+    uint32_t k = 0;
+    if (n >= 4)
+        ring.load(row, 64);
+    for (; k + 4 <= n; k += 4) {
+        const struct gpu_quad_ring now = ring;
+        if (k + 8 <= n)
+            ring.load(row + (k + 4) * 64, 64);
+        GPU_UNROLL
+        for (uint32_t e = 0; e < 4; e++)
+            acc = gpu_one_add<HAS_BIAS>(now.quads[e], acc);
     }
+    for (; k < n; k++)
+        acc = gpu_one_add<HAS_BIAS>(gpu_take_quad(row, k * 64), acc);
     return acc;
 }
 
@@ -233,16 +253,26 @@ struct gpu_one_plan {
 };
 
 template <uint32_t GROUP, gpu_one_kind KIND>
-GPU_FN struct gpu_one_plan gpu_one_plan_of(const struct gpu_weight &w)
+GPU_FN struct gpu_one_plan gpu_one_plan_of(const struct gpu_product &p)
 {
     constexpr uint32_t n_cols = gpu_slice<GROUP, KIND>::n_cols;
-    const uint32_t split = gpu_one_split(&w);
-    return {split, w.n_cols / n_cols, split * 8, split * 8 * n_cols / GROUP * 64,
-            gpu_warp() / split * 16, gpu_warp() % split * 8 + gpu_lane() / 4};
+    const uint32_t split = 1u << p.log_split, set = gpu_warp() >> p.log_split;
+    return {split, p.w.n_cols / n_cols, split * 8, split * 8 * n_cols / GROUP * 64, set * 16,
+            (gpu_warp() - set * split) * 8 + gpu_lane() / 4};
 }
 
-/* Multiplies and folds. The first slices have been read. With more columns than the warps have at a
- * time there are sixteen rows. */
+/* Adds what all warps have multiplied of n slices to the sum of a thread's row. */
+template <uint32_t GROUP, gpu_one_kind KIND>
+GPU_FN float gpu_one_fold_slices(const struct gpu_one_plan &plan, uint32_t n, uint32_t row,
+                                 gpu_shared<float> groups, float acc)
+{
+    using kind = gpu_slice<GROUP, KIND>;
+    return gpu_one_fold<kind::has_bias != 0>(groups + row / 16 * plan.per_rows,
+                                             n * kind::n_cols / GROUP, row % 16, acc);
+}
+
+/* Multiplies and folds. The slices have been read, or the first of them: with more columns than the
+ * warps have at a time there are sixteen rows. */
 template <uint32_t GROUP, gpu_one_kind KIND, class input>
 GPU_FN void gpu_one_tile(const struct gpu_work &work, const struct gpu_one_plan &plan,
                          struct gpu_slice<GROUP, KIND> &slice, const input &in,
@@ -251,31 +281,34 @@ GPU_FN void gpu_one_tile(const struct gpu_work &work, const struct gpu_one_plan 
     const struct gpu_product &p = work.p;
     const struct gpu_tile &tile = work.tile;
     const uint32_t n_rows = tile.end - tile.first, row = gpu_thread();
+    const gpu_shared<float> own = groups + plan.own / 16 * plan.per_rows;
+    uint32_t from = 0;
     float acc = 0;
-    for (uint32_t from = 0; from < plan.n_slices; from += plan.at_a_time) {
-        const uint32_t left = plan.n_slices - from, next = from + plan.at_a_time + plan.first;
-        const uint32_t n = left < plan.at_a_time ? left : plan.at_a_time;
+    for (; plan.n_slices - from > plan.at_a_time; from += plan.at_a_time) {
+        const uint32_t next = from + plan.at_a_time + plan.first;
         gpu_one_multiply<GROUP, KIND>(p.w.format.scale, slice, in, from + plan.first, from,
-                                        plan.own < n_rows && plan.first < n,
-                                        groups + plan.own / 16 * plan.per_rows);
-        if (plan.own < n_rows && next < plan.n_slices)
-            slice.read(p.w, tile.first + plan.own, next);
+                                      plan.own < n_rows, own);
         gpu_barrier();
         if (row < n_rows)
-            acc = gpu_one_fold<gpu_slice<GROUP, KIND>::has_bias != 0>(
-                groups + row / 16 * plan.per_rows, n * gpu_slice<GROUP, KIND>::n_cols / GROUP,
-                row % 16, acc);
+            acc = gpu_one_fold_slices<GROUP, KIND>(plan, plan.at_a_time, row, groups, acc);
+        slice.read(p.w, tile.first + (plan.own < n_rows ? plan.own : 0),
+                   next < plan.n_slices ? next : 0);
         gpu_barrier();
     }
+    const uint32_t n = plan.n_slices - from;
+    gpu_one_multiply<GROUP, KIND>(p.w.format.scale, slice, in, from + plan.first, from,
+                                  plan.own < n_rows && plan.first < n, own);
+    gpu_barrier();
     if (row < n_rows)
-        gpu_write(p, tile.t, tile.first + row, acc);
+        gpu_write(p, tile.t, tile.first + row,
+                  gpu_one_fold_slices<GROUP, KIND>(plan, n, row, groups, acc));
 }
 
 /* Computes and rounds the input of a product with `up`. The block meets. */
-GPU_FN void gpu_one_activate(const struct gpu_product &p, uint32_t t, const gpu_one_shared &to)
+GPU_FN void gpu_one_activate(const struct gpu_product &p, size_t row, const gpu_one_shared &to)
 {
     const uint32_t n_cols = p.w.n_cols, group = p.w.format.group;
-    const size_t at = gpu_input_row(p, t) * n_cols;
+    const size_t at = row * n_cols;
     for (uint32_t first = gpu_warp() * GPU_UNIT; first < n_cols;
          first += GPU_ONE_WARPS * GPU_UNIT) {
         const uint32_t left = n_cols - first, n = left < GPU_UNIT ? left : GPU_UNIT;
@@ -304,7 +337,7 @@ GPU_FN void gpu_one_rows(struct gpu_work &work, gpu_shared<float> groups,
 {
     struct gpu_product &p = work.p;
     const struct gpu_tile &tile = work.tile;
-    const struct gpu_one_plan plan = gpu_one_plan_of<GROUP, KIND>(p.w);
+    const struct gpu_one_plan plan = gpu_one_plan_of<GROUP, KIND>(p);
     const bool is_late = p.bases != NULL && !p.has_old_ids;
     if (is_late)
         gpu_wait();
@@ -313,16 +346,16 @@ GPU_FN void gpu_one_rows(struct gpu_work &work, gpu_shared<float> groups,
     const bool is_there = plan.own < tile.end - tile.first && plan.first < plan.n_slices;
     struct gpu_slice<GROUP, KIND> slice;
     slice.read(p.w, tile.first + (is_there ? plan.own : 0), is_there ? plan.first : 0);
-    if (!is_late)
-        gpu_wait();
-    if (p.up != NULL) {
-        gpu_one_activate(p, tile.t, hidden);
-        gpu_one_tile<GROUP, KIND>(work, plan, slice, hidden, groups);
-        return;
-    }
     const size_t row = gpu_input_row(p, tile.t), g = row * (p.w.n_cols / GROUP);
     const gpu_one_global in = {p.in.q + row * p.w.n_cols, p.in.scale + g, p.in.offset + g,
                                p.in.sum + g};
+    if (!is_late)
+        gpu_wait();
+    if (p.up != NULL) {
+        gpu_one_activate(p, row, hidden);
+        gpu_one_tile<GROUP, KIND>(work, plan, slice, hidden, groups);
+        return;
+    }
     gpu_one_tile<GROUP, KIND>(work, plan, slice, in, groups);
 }
 
@@ -417,6 +450,17 @@ GPU_FN void gpu_one_choose(const struct gpu_matmul_one_args &a, gpu_shared<uint3
         gpu_route_few(r.router, r.logits, r.ids, r.weights, s);
 }
 
+GPU_FN struct gpu_work gpu_find_one(const struct gpu_matmul_one_args &a)
+{
+    if (a.list.n > GPU_ONE_FEW)
+        return gpu_find_tile(a.list, GPU_MATMUL_ONE);
+    uint32_t i = 0;
+    GPU_UNROLL
+    for (uint32_t next = 1; next < GPU_ONE_FEW; next++)
+        i += next < a.list.n && a.first[next - 1] <= gpu_block_x();
+    return gpu_take_tile(a.list.products[i], GPU_MATMUL_ONE);
+}
+
 GPU_KERNEL_FOR(GPU_MATMUL_THREADS, 3) void gpu_matmul_one(const struct gpu_matmul_one_args a)
 {
     GPU_SHARED(float, groups, GPU_ONE_SLICES * 2 * 16 * 4);
@@ -426,10 +470,11 @@ GPU_KERNEL_FOR(GPU_MATMUL_THREADS, 3) void gpu_matmul_one(const struct gpu_matmu
     GPU_SHARED(uint32_t, chosen, LIMIT_TOP_K);
     GPU_SHARED(float, ratings, LIMIT_TOP_K);
     GPU_SHARED(float, exps, LIMIT_TOP_K);
-    GPU_SHARED(uint32_t, keys, GPU_WARP);
+    GPU_SHARED(float, keys, 2 * GPU_WARP);
     GPU_SHARED(uint32_t, indices, GPU_WARP);
     GPU_SHARED(uint32_t, n_before, 1);
-    struct gpu_work work = gpu_find_tile(a.list, GPU_MATMUL_ONE);
+    gpu_read_args(a);
+    struct gpu_work work = gpu_find_one(a);
     const gpu_one_shared hidden = {q, scale, offset};
     if (!work.p.w.is_interleaved)
         gpu_one_in_order(work, groups);

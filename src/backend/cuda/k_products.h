@@ -328,20 +328,30 @@ GPU_FN uint32_t gpu_find_product(const struct gpu_products &list, enum gpu_matmu
     return first;
 }
 
-/* Before the launches ahead have ended: the addresses are not those of a chosen expert yet. */
+/* block / n_across, without a division where that is exact. */
+GPU_FN uint32_t gpu_over_across(const struct gpu_product &p, uint32_t block)
+{
+    if (p.n_across == 1)
+        return block;
+    return block < 0x10000 && p.n_across < 0x10000
+               ? (uint32_t)((uint64_t)block * p.over_across >> 32) : block / p.n_across;
+}
+
+/* The part of a product that is this block's. Before the launches ahead have ended: the addresses
+ * are not those of a chosen expert yet. */
+GPU_FN struct gpu_work gpu_take_tile(const struct gpu_product &p, enum gpu_matmul_kind kind)
+{
+    const uint32_t block = gpu_block_x() - p.first_block[kind];
+    const uint32_t down = p.n > p.tile.inputs ? gpu_over_across(p, block) : 0;
+    const uint32_t first = p.begin + (block - down * p.n_across) * p.tile.rows;
+    const uint32_t end = first + p.tile.rows < p.end ? first + p.tile.rows : p.end;
+    const uint32_t t = down * p.tile.inputs;
+    return {p, {first, end, t, p.n - t < p.tile.inputs ? p.n - t : p.tile.inputs}};
+}
+
 GPU_FN struct gpu_work gpu_find_tile(const struct gpu_products &list, enum gpu_matmul_kind kind)
 {
-    struct gpu_work work = {list.products[gpu_find_product(list, kind)], {}};
-    struct gpu_product &p = work.p;
-    const struct gpu_tile_size size = gpu_tile_size_of(&p);
-    const uint32_t block = gpu_block_x() - p.first_block[kind];
-    const uint32_t n_across = (p.end - p.begin + size.rows - 1) / size.rows;
-    struct gpu_tile &tile = work.tile;
-    tile.first = p.begin + block % n_across * size.rows;
-    tile.end = tile.first + size.rows < p.end ? tile.first + size.rows : p.end;
-    tile.t = block / n_across * size.inputs;
-    tile.n = p.n - tile.t < size.inputs ? p.n - tile.t : size.inputs;
-    return work;
+    return gpu_take_tile(list.products[gpu_find_product(list, kind)], kind);
 }
 
 /* The weight is that of this expert, which begins there. */

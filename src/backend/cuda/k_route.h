@@ -34,7 +34,8 @@ struct gpu_route_shared {
     gpu_shared<float> exps;      /* [LIMIT_TOP_K], of the chosen */
     gpu_shared<uint32_t> groups; /* [LIMIT_TOP_K] */
     gpu_shared<float> lanes;     /* [ROUTER_LANES] */
-    gpu_shared<uint32_t> keys, indices; /* [GPU_WARP], of good candidates */
+    gpu_shared<float> keys;       /* [2 * GPU_WARP]: bits, of lanes and of good candidates */
+    gpu_shared<uint32_t> indices; /* [GPU_WARP], of these */
 };
 
 /* Finds the k best of n candidates, best first. rating_of(i) is the value of candidate i. */
@@ -105,20 +106,25 @@ GPU_FN void gpu_load_keys(uint32_t n, const float *logits, uint32_t keys[GPU_WAR
         keys[m] = m * GPU_WARP + gpu_lane() < n ? gpu_rating_key(router_rank(values[m])) : 0;
 }
 
-/* How many lanes have a better candidate: a higher key, or the same with a lower index. */
-GPU_FN uint32_t gpu_rank_in_warp(uint32_t key, uint32_t index)
+/* How many of 32 keys are higher, or equal and at a place before. */
+GPU_FN uint32_t gpu_rank_among(gpu_shared<float> keys, uint32_t key, uint32_t place)
 {
     uint32_t rank = 0;
-    GPU_UNROLL_BY(8) /* code that runs once takes the time of fetching it */
-    for (unsigned j = 0; j < GPU_WARP; j++) {
-        const uint32_t other = gpu_shuffle(key, j), at = gpu_shuffle(index, j);
-        rank += other > key || (other == key && at < index);
+    GPU_UNROLL
+    for (unsigned i = 0; i < GPU_WARP; i += 4) {
+        const struct gpu_quad four = gpu_take_quad(keys, i);
+        GPU_UNROLL
+        for (unsigned j = 0; j < 4; j++) {
+            const uint32_t other = fmath_bits_of_float(four.x[j]);
+            rank += other > key || (other == key && i + j < place);
+        }
     }
     return rank;
 }
 
 /* The candidates that are as good as the k-th best of the lanes' best ones: the chosen are among
- * them. Leaves up to 32 of them; returns how many there are. */
+ * them. Leaves up to 32 of them, in the order of their indices, and zeros behind them; returns how
+ * many there are. */
 GPU_FN uint32_t gpu_keep_good(unsigned k, const uint32_t keys[GPU_WARP_CANDIDATES],
                               const gpu_route_shared &s)
 {
@@ -126,7 +132,10 @@ GPU_FN uint32_t gpu_keep_good(unsigned k, const uint32_t keys[GPU_WARP_CANDIDATE
     GPU_UNROLL
     for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++)
         best = keys[m] > best ? keys[m] : best;
-    const uint32_t rank = gpu_rank_in_warp(best, gpu_lane());
+    s.keys[gpu_lane()] = fmath_float_of_bits(best);
+    s.keys[GPU_WARP + gpu_lane()] = 0;
+    gpu_warp_barrier();
+    const uint32_t rank = gpu_rank_among(s.keys, best, gpu_lane());
     const uint32_t enough = gpu_max_of_warp(rank == k - 1 ? best : 0);
     GPU_UNROLL
     for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++) {
@@ -134,7 +143,7 @@ GPU_FN uint32_t gpu_keep_good(unsigned k, const uint32_t keys[GPU_WARP_CANDIDATE
         const uint32_t all = gpu_vote(is_good);
         const uint32_t place = n + gpu_n_bits(all & ((1u << gpu_lane()) - 1));
         if (is_good && place < GPU_WARP) {
-            s.keys[place] = keys[m];
+            s.keys[GPU_WARP + place] = fmath_float_of_bits(keys[m]);
             s.indices[place] = m * GPU_WARP + gpu_lane();
         }
         n += gpu_n_bits(all);
@@ -163,29 +172,6 @@ GPU_FN void gpu_choose_in_turns(unsigned k, uint32_t keys[GPU_WARP_CANDIDATES],
     }
 }
 
-/* As gpu_choose of what the router ranks, by one warp, with the candidates in registers. What is
- * computed of a rating must not depend on the sign of a zero. */
-GPU_FN void gpu_choose_by_warp(uint32_t n, unsigned k, const float *logits,
-                               const gpu_route_shared &s)
-{
-    uint32_t keys[GPU_WARP_CANDIDATES];
-    gpu_load_keys(n, logits, keys);
-    const uint32_t n_good = k <= GPU_WARP ? gpu_keep_good(k, keys, s) : GPU_NO_CANDIDATE;
-    if (n_good > GPU_WARP) { /* many are equal, or many are chosen */
-        gpu_choose_in_turns(k, keys, s);
-    } else {
-        const bool is_there = gpu_lane() < n_good;
-        const uint32_t key = is_there ? (uint32_t)s.keys[gpu_lane()] : 0;
-        const uint32_t index = is_there ? (uint32_t)s.indices[gpu_lane()] : GPU_NO_CANDIDATE;
-        const uint32_t rank = gpu_rank_in_warp(key, index);
-        if (is_there && rank < k) {
-            s.chosen[rank] = index;
-            s.ratings[rank] = gpu_rating_of_key(key);
-        }
-    }
-    gpu_warp_barrier();
-}
-
 /* Where the i-th chosen one goes when they are sorted by id. */
 GPU_FN unsigned gpu_place_of(unsigned k, unsigned i, gpu_shared<uint32_t> ids)
 {
@@ -196,11 +182,49 @@ GPU_FN unsigned gpu_place_of(unsigned k, unsigned i, gpu_shared<uint32_t> ids)
     return place;
 }
 
-/* The choice and the softmax over the chosen, by one warp. */
+/* Chooses among up to 32 good candidates, in the order of their indices: a lane has one. */
+GPU_FN void gpu_route_good(const struct router &r, uint32_t n_good, uint32_t *ids, float *weights,
+                           const gpu_route_shared &s)
+{
+    const bool is_there = gpu_lane() < n_good;
+    const uint32_t key = fmath_bits_of_float(s.keys[GPU_WARP + gpu_lane()]);
+    const uint32_t index = is_there ? (uint32_t)s.indices[gpu_lane()] : GPU_NO_CANDIDATE;
+    const uint32_t rank = gpu_rank_among(s.keys + GPU_WARP, key, gpu_lane());
+    const bool is_chosen = is_there && rank < r.k;
+    const float max = gpu_rating_of_key(gpu_max_of_warp(key));
+    const float e = is_chosen ? fmath_exp(gpu_rating_of_key(key) - max) : 0;
+    const uint32_t place = gpu_n_bits(gpu_vote(is_chosen) & ((1u << gpu_lane()) - 1));
+    s.exps[is_chosen ? rank : r.k + gpu_lane() - place] = e; /* zeros behind the chosen */
+    gpu_warp_barrier();
+    float total = 0;
+    GPU_UNROLL_BY(4)
+    for (unsigned i = 0; i < r.k; i += 4) {
+        const struct gpu_quad four = gpu_take_quad(s.exps, i);
+        GPU_UNROLL
+        for (unsigned j = 0; j < 4; j++)
+            total += four.x[j]; /* a zero changes nothing */
+    }
+    if (is_chosen) {
+        ids[place] = index;
+        weights[place] = e / total * r.scale;
+    }
+}
+
+/* The choice and the softmax over the chosen, by one warp, with the candidates in registers. What
+ * is computed of a rating does not depend on the sign of a zero. */
 GPU_FN void gpu_route_few(const struct router &r, const float *logits, uint32_t *ids,
                           float *weights, const gpu_route_shared &s)
 {
-    gpu_choose_by_warp(r.n_experts, r.k, logits, s);
+    uint32_t keys[GPU_WARP_CANDIDATES];
+    gpu_load_keys(r.n_experts, logits, keys);
+    const uint32_t n_good = r.k <= GPU_WARP ? gpu_keep_good(r.k, keys, s) : GPU_NO_CANDIDATE;
+    if (n_good <= GPU_WARP) {
+        gpu_route_good(r, n_good, ids, weights, s);
+        return;
+    }
+    /* Many are equal, or many are chosen. */
+    gpu_choose_in_turns(r.k, keys, s);
+    gpu_warp_barrier();
     const float max = s.ratings[0];
     for (unsigned i = gpu_lane(); i < r.k; i += GPU_WARP)
         s.exps[i] = fmath_exp(s.ratings[i] - max);
@@ -340,7 +364,7 @@ GPU_KERNEL void gpu_route(const struct gpu_route_args a)
     GPU_SHARED(float, exps, LIMIT_TOP_K);
     GPU_SHARED(uint32_t, groups, LIMIT_TOP_K);
     GPU_SHARED(float, lanes, ROUTER_LANES);
-    GPU_SHARED(uint32_t, keys, GPU_WARP);
+    GPU_SHARED(float, keys, 2 * GPU_WARP);
     GPU_SHARED(uint32_t, indices, GPU_WARP);
     const gpu_route_shared s = {best_values, best_indices, chosen, ratings, exps, groups,
                                 lanes, keys, indices};

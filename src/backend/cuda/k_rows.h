@@ -32,6 +32,18 @@ GPU_FN float gpu_sum_team(struct gpu_quad lanes)
     return (lanes.x[0] + lanes.x[2]) + (lanes.x[1] + lanes.x[3]);
 }
 
+/* Four quads of shared memory that are on their way together. */
+struct gpu_quad_ring {
+    struct gpu_quad quads[4];
+
+    GPU_METHOD void load(gpu_shared<float> from, uint32_t stride)
+    {
+        GPU_UNROLL
+        for (unsigned e = 0; e < 4; e++)
+            quads[e] = gpu_take_quad_now(from, e * stride);
+    }
+};
+
 /* A candidate: a higher value is better, and of equal values the lower index. */
 struct gpu_candidate {
     float value;

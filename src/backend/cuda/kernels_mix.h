@@ -139,10 +139,15 @@ SHARED_HOST_FN bool gpu_has_few(const struct gpu_route_args *r)
     return r->is_plain && r->router.renormalises && r->router.n_experts <= GPU_FEW_EXPERTS;
 }
 
-/* With has_route, the products are a router's logits of one row, and the block that ends last does
+/* Where there are only a few products, `first` says where the blocks of those behind the first one
+ * begin, so that a block finds its own without a search in memory.
+ *
+ * With has_route, the products are a router's logits of one row, and the block that ends last does
  * what gpu_route does (gpu_has_few). */
+#define GPU_ONE_FEW 4u
 struct gpu_matmul_one_args {
     struct gpu_products list;
+    uint32_t first[GPU_ONE_FEW - 1];
     uint32_t has_route, n_blocks; /* of this launch */
     uint32_t *n_ended;            /* 0 before and after */
     struct gpu_route_args route;

@@ -65,6 +65,11 @@ enum gpu_matmul_kind {
     GPU_N_MATMULS
 };
 
+/* Rows and inputs that one block computes. */
+struct gpu_tile_size {
+    uint32_t rows, inputs;
+};
+
 /* Rows [begin, end) of a weight against n inputs; input t is row pick[t] of `in` (NULL: row t), and
  * its result goes to row place[t] of y (NULL: row t). Column 0 of y is row y_first of the weight.
  * The bias is added to what is a finished sum.
@@ -88,13 +93,13 @@ struct gpu_product {
     uint32_t has_old_ids;  /* the launch directly ahead does not write them */
     const float *up;       /* [n, w.n_cols], or NULL */
     struct activation activation;
+    /* What gpu_place_product fills in: what one block computes, how many blocks all rows have,
+     * 2^32 over that rounded up, and how many warps of gpu_matmul_one share sixteen rows, as a
+     * power of two. */
+    struct gpu_tile_size tile;
+    uint32_t n_across, over_across, log_split;
     /* The first block of this product in a launch of each kind; it has none in those of others. */
     uint32_t first_block[GPU_N_MATMULS];
-};
-
-/* Rows and inputs that one block computes. */
-struct gpu_tile_size {
-    uint32_t rows, inputs;
 };
 
 #define GPU_MATMUL_THREADS 256u
@@ -210,11 +215,18 @@ SHARED_HOST_FN struct gpu_tile_size gpu_tile_size_of(const struct gpu_product *p
     return size;
 }
 
-SHARED_HOST_FN uint32_t gpu_n_tiles(const struct gpu_product *p)
+/* Gives a product its blocks in a launch of its kind, behind those that are there. */
+SHARED_HOST_FN void gpu_place_product(struct gpu_product *p, uint32_t n_blocks[GPU_N_MATMULS])
 {
-    const struct gpu_tile_size size = gpu_tile_size_of(p);
-    return (p->end - p->begin + size.rows - 1) / size.rows *
-           ((p->n + size.inputs - 1) / size.inputs);
+    p->tile = gpu_tile_size_of(p);
+    p->n_across = (p->end - p->begin + p->tile.rows - 1) / p->tile.rows;
+    p->over_across = (uint32_t)((UINT64_C(1) << 32) / p->n_across) + 1;
+    p->log_split = 0;
+    while (1u << p->log_split < gpu_one_split(&p->w))
+        p->log_split++;
+    for (unsigned kind = 0; kind < GPU_N_MATMULS; kind++)
+        p->first_block[kind] = n_blocks[kind];
+    n_blocks[gpu_kind_of(p)] += p->n_across * ((p->n + p->tile.inputs - 1) / p->tile.inputs);
 }
 
 /* In the order of their blocks. */

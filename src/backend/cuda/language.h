@@ -171,6 +171,15 @@ GPU_FN struct gpu_four gpu_load_four_now(const void *at)
                  : "l"(__cvta_generic_to_global(at)));
     return four;
 }
+GPU_FN struct gpu_quad gpu_take_quad_now(const float *x, size_t i)
+{
+    struct gpu_quad quad;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(quad.x[0]), "=f"(quad.x[1]), "=f"(quad.x[2]), "=f"(quad.x[3])
+                 : "l"(__cvta_generic_to_shared(x + i))
+                 : "memory");
+    return quad;
+}
 /* The same of what other blocks of this launch have written (gpu_count_up). */
 GPU_FN uint32_t gpu_load_word_new(const void *at)
 {
@@ -201,12 +210,25 @@ GPU_FN uint32_t gpu_min_of_warp(uint32_t x) { return __reduce_min_sync(0xfffffff
 /* Raises what lies there to x, whatever other threads do with it meanwhile. */
 GPU_FN void gpu_raise(uint32_t *at, uint32_t x) { atomicMax(at, x); }
 
+/* Reads the arguments of a launch once. The first use of each 64 bytes of them takes as long as a
+ * read of global memory; here it lies before gpu_wait. */
+template <class T> GPU_FN void gpu_read_args(const T &args)
+{
+    const uint32_t *words = (const uint32_t *)&args;
+    GPU_UNROLL
+    for (size_t i = 0; i < sizeof args / sizeof *words; i += 16)
+        asm volatile("" ::"r"(words[i]));
+    asm volatile("" ::"r"(words[sizeof args / sizeof *words - 1]));
+}
+
 /* Counts up, behind all that this thread has done and has seen done; returns what it was. */
 GPU_FN uint32_t gpu_count_up(uint32_t *at)
 {
-    __threadfence();
-    const uint32_t before = atomicAdd(at, 1);
-    __threadfence();
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(__cvta_generic_to_global(at))
+                 : "memory");
     return before;
 }
 
