@@ -13,7 +13,7 @@ void cuda_embed(struct backend *be, const struct weight *w, const int32_t *token
     struct backend_cuda *cuda = cuda_of(be);
     cuda_queue_begin(&cuda->queue);
     const int32_t *list = cuda_queue_put(&cuda->queue, tokens, n * sizeof *tokens);
-    CUDA_LAUNCH(cuda, embed, n, 1, 128, {.w = gpu_weight_of(w), .tokens = list, .x = x});
+    CUDA_LAUNCH(cuda, embed, n, 1, 256, {.w = gpu_weight_of(w), .tokens = list, .x = x});
 }
 
 /* ---- the input ------------------------------------------------------------------------------- */

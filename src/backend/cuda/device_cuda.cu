@@ -13,11 +13,18 @@
 /* The oldest architecture that the kernels are compiled for. */
 #define MIN_MAJOR 8
 
-/* What is sent to the GPU waits in pinned memory until it has copied it. What is large waits in one
- * of a few stages, because stages keep their memory. */
-#define N_STAGES 16
-#define N_LARGE_STAGES 2
-#define LARGE_BYTES (256u << 10)
+/* What is sent to the GPU waits in a ring of pinned memory until the GPU has copied it. The ring has
+ * a few parts, which grow with what is sent; the host waits for a part before it enters it again. */
+#define N_PARTS 4
+#define MIN_PART_BYTES (256u << 10)
+
+/* What the host fetches and waits for: up to so many bytes come with a word that the host watches.
+ * It sees them several microseconds before the driver says that they are there. */
+#define MAIL_BYTES 4096u
+
+/* Up to so many bytes a kernel writes to the host's pinned memory: copy engines begin later. */
+#define KERNEL_DOWNLOAD_BYTES (1u << 20)
+#define N_PINNED 64 /* pieces of pinned memory that are remembered */
 
 /* A batch that comes again is kept as a graph: its kernels then start without the host. */
 #define N_GRAPHS 512
@@ -27,10 +34,23 @@
 /* Marks whose event is kept. */
 #define N_MARKS 64
 
-struct stage {
-    char *at;
-    size_t bytes;
-    cudaEvent_t is_copied;
+struct ring {
+    char *at; /* [N_PARTS, part_bytes] */
+    size_t part_bytes;
+    unsigned part;
+    size_t used;                    /* of the part */
+    cudaEvent_t is_copied[N_PARTS]; /* what was sent with the part */
+};
+
+/* In pinned memory. */
+struct mail {
+    uint32_t words[MAIL_BYTES / sizeof(uint32_t)];
+    uint32_t number; /* of the fetch whose words these are */
+};
+
+struct pinned {
+    const char *at; /* NULL: none */
+    uint64_t bytes;
 };
 
 struct graph {
@@ -63,15 +83,17 @@ struct cuda_device {
     CUmemAllocationProp memory;
     cudaStream_t queue;
     bool starts_early; /* the kernels know how to wait for each other */
-    struct stage stages[N_STAGES];
-    unsigned next_stage, next_large_stage;
+    struct ring ring;
+    struct mail *mail;
+    uint32_t n_fetches;
     struct graph graphs[N_GRAPHS];
     uint64_t seen[N_SEEN];
     uint64_t n_uses; /* the clock of graphs */
     cudaStream_t carrier; /* of transfers */
     cudaEvent_t has_arrived, marks[N_MARKS];
     uint64_t n_marks;
-    pthread_mutex_t lock; /* of the two that follow, which any thread uses */
+    pthread_mutex_t lock; /* of what follows, which any thread uses */
+    struct pinned pinned[N_PINNED];
     cudaStream_t filler;
     char failure[256];
     bool has_failed; /* accessed atomically */
@@ -196,35 +218,80 @@ static bool map(struct gpu_device *d, void *at, uint64_t bytes)
     return false;
 }
 
+/* Puts `with` in the place of a piece that begins at `at`, or of none. */
+static void replace_pinned(struct cuda_device *c, const void *at, struct pinned with)
+{
+    pthread_mutex_lock(&c->lock);
+    for (unsigned i = 0; i < N_PINNED; i++)
+        if (c->pinned[i].at == at) {
+            c->pinned[i] = with;
+            break;
+        }
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Remembers pinned memory, if kernels see it at the same address. */
+static void remember_pinned(struct cuda_device *c, void *at, uint64_t bytes)
+{
+    void *seen = NULL;
+    if (cudaHostGetDevicePointer(&seen, at, 0) == cudaSuccess && seen == at)
+        replace_pinned(c, NULL, {(const char *)at, bytes});
+    else
+        (void)cudaGetLastError();
+}
+
+static bool is_pinned(struct cuda_device *c, const void *at, uint64_t bytes)
+{
+    bool is_found = false;
+    pthread_mutex_lock(&c->lock);
+    for (unsigned i = 0; i < N_PINNED && !is_found; i++) {
+        const struct pinned *p = &c->pinned[i];
+        const uint64_t from = (uint64_t)((uintptr_t)at - (uintptr_t)p->at);
+        is_found = p->at != NULL && from <= p->bytes && bytes <= p->bytes - from;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return is_found;
+}
+
 static void *host_make(struct gpu_device *d, uint64_t bytes)
 {
     void *at = NULL;
-    if (is_broken(d) || cudaMallocHost(&at, bytes) == cudaSuccess)
+    if (is_broken(d))
+        return NULL;
+    if (cudaMallocHost(&at, bytes) == cudaSuccess) {
+        remember_pinned(cuda_of(d), at, bytes);
         return at;
+    }
     (void)cudaGetLastError();
     return NULL;
 }
 
 static void host_free(struct gpu_device *d, void *at)
 {
-    if (!is_broken(d))
-        cudaFreeHost(at);
+    if (at == NULL || is_broken(d))
+        return;
+    replace_pinned(cuda_of(d), at, {});
+    cudaFreeHost(at);
 }
 
 static bool pin(struct gpu_device *d, void *at, uint64_t bytes)
 {
     if (is_broken(d))
         return false;
-    if (cudaHostRegister(at, bytes, cudaHostRegisterDefault) == cudaSuccess)
+    if (cudaHostRegister(at, bytes, cudaHostRegisterDefault) == cudaSuccess) {
+        remember_pinned(cuda_of(d), at, bytes);
         return true;
+    }
     (void)cudaGetLastError();
     return false;
 }
 
 static void unpin(struct gpu_device *d, void *at, uint64_t)
 {
-    if (!is_broken(d))
-        check(d, "unlocking memory", cudaHostUnregister(at));
+    if (is_broken(d))
+        return;
+    replace_pinned(cuda_of(d), at, {});
+    check(d, "unlocking memory", cudaHostUnregister(at));
 }
 
 static uint64_t free_bytes(struct gpu_device *d)
@@ -237,46 +304,102 @@ static uint64_t free_bytes(struct gpu_device *d)
 
 /* ---- the queue ------------------------------------------------------------------------------- */
 
-/* A kernel copies from pinned memory: the GPU's copy engines may be busy with transfers, and what is
- * queued would wait for all of them. */
-static bool start_copy(struct cuda_device *c, void *to, const void *from, size_t bytes)
+#define COPY_THREADS 256u
+
+/* Reads the host's memory before the launches ahead have ended. */
+static __global__ void take_words(uint32_t *to, const uint32_t *from, uint32_t n)
 {
-    const uint32_t n_threads = 256;
-    const struct gpu_copy_args copy = {to, from, (uint32_t)(bytes / sizeof(uint32_t))};
-    void *args[] = {(void *)&copy};
-    return check(&c->base, "copying",
-                 cudaLaunchKernel(kernels[GPU_KERNEL_copy],
-                                  dim3((copy.n + n_threads - 1) / n_threads), dim3(n_threads),
-                                  args, 0, c->queue));
+    const uint32_t i = blockIdx.x * COPY_THREADS + threadIdx.x;
+    const uint32_t word = i < n ? from[i] : 0;
+    gpu_wait();
+    if (i < n)
+        to[i] = word;
 }
 
-static struct stage *next_stage(struct cuda_device *c, size_t bytes)
+/* To the host's memory. */
+static __global__ void give_quads(uint4 *to, const uint4 *from, uint32_t n)
 {
-    const unsigned n_small = N_STAGES - N_LARGE_STAGES;
-    return bytes <= LARGE_BYTES ? &c->stages[c->next_stage++ % n_small]
-                                : &c->stages[n_small + c->next_large_stage++ % N_LARGE_STAGES];
+    const uint32_t i = blockIdx.x * COPY_THREADS + threadIdx.x;
+    if (i < n)
+        to[i] = from[i];
 }
 
-/* Copies whole words to the GPU through pinned memory, so that the host may change them at once. */
-static bool send(struct cuda_device *c, void *to, const void *from, size_t bytes)
+/* One block: n words, then the number that says that they are there. */
+static __global__ void post_mail(struct mail *mail, const uint32_t *from, uint32_t n,
+                                 uint32_t number)
+{
+    for (uint32_t i = threadIdx.x; i < n; i += COPY_THREADS)
+        mail->words[i] = from[i];
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        *(volatile uint32_t *)&mail->number = number;
+}
+
+static cudaError_t start_on(struct cuda_device *c, const void *kernel, uint32_t n_blocks,
+                            void **args, bool is_early)
+{
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t how = {};
+    how.gridDim = dim3(n_blocks);
+    how.blockDim = dim3(COPY_THREADS);
+    how.stream = c->queue;
+    how.attrs = &early;
+    how.numAttrs = is_early && c->starts_early;
+    return cudaLaunchKernelExC(&how, kernel, args);
+}
+
+static bool grow_ring(struct cuda_device *c, size_t bytes)
 {
     struct gpu_device *d = &c->base;
-    struct stage *stage = next_stage(c, bytes);
+    struct ring *r = &c->ring;
+    const size_t part = (bytes + MIN_PART_BYTES - 1) / MIN_PART_BYTES * MIN_PART_BYTES;
+    if (!check(d, "copying", cudaStreamSynchronize(c->queue)))
+        return false;
+    cudaFreeHost(r->at);
+    r->at = NULL;
+    r->part_bytes = r->used = 0;
+    if (!check(d, "pinned memory for copies", cudaMallocHost((void **)&r->at, N_PARTS * part)))
+        return false;
+    r->part_bytes = part;
+    return true;
+}
+
+/* Goes on with the next part of the ring when the GPU has copied what was in it. */
+static bool next_part(struct cuda_device *c)
+{
+    struct gpu_device *d = &c->base;
+    struct ring *r = &c->ring;
+    if (!check(d, "copying", cudaEventRecord(r->is_copied[r->part], c->queue)))
+        return false;
+    r->part = (r->part + 1) % N_PARTS;
+    r->used = 0;
+    return check(d, "copying", cudaEventSynchronize(r->is_copied[r->part]));
+}
+
+/* Copies whole words to the GPU through pinned memory, so that the host may change them at once. A
+ * kernel copies: the GPU's copy engines may be busy with transfers, and what is queued would wait
+ * for all of them. */
+static bool send(struct cuda_device *c, void *to, const void *from, size_t bytes)
+{
+    struct ring *r = &c->ring;
     if (bytes == 0)
         return true;
-    if (!check(d, "copying", cudaEventSynchronize(stage->is_copied)))
+    if (bytes > r->part_bytes && !grow_ring(c, bytes))
         return false;
-    if (stage->bytes < bytes) {
-        cudaFreeHost(stage->at);
-        stage->at = NULL;
-        stage->bytes = (bytes + 65535) / 65536 * 65536;
-        if (!check(d, "pinned memory for copies",
-                   cudaMallocHost((void **)&stage->at, stage->bytes)))
-            return false;
-    }
-    memcpy(stage->at, from, bytes);
-    return start_copy(c, to, stage->at, bytes) &&
-           check(d, "copying", cudaEventRecord(stage->is_copied, c->queue));
+    if (bytes > r->part_bytes - r->used && !next_part(c))
+        return false;
+    char *at = r->at + r->part * r->part_bytes + r->used;
+    uint32_t n = (uint32_t)(bytes / sizeof(uint32_t));
+    void *args[] = {&to, &at, &n};
+    memcpy(at, from, bytes);
+    r->used += (bytes + 255) / 256 * 256;
+    r->used = r->used < r->part_bytes ? r->used : r->part_bytes;
+    return check(&c->base, "copying",
+                 start_on(c, (const void *)take_words, (n + COPY_THREADS - 1) / COPY_THREADS, args,
+                          true));
 }
 
 /* Whether a command may start before the one ahead of it has ended (gpu_wait). What a copy wrote
@@ -447,11 +570,53 @@ static void finish(struct gpu_device *d)
         check(d, "computing", cudaStreamSynchronize(cuda_of(d)->queue));
 }
 
+static void rest(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+/* Waits for the mail with that number. From time to time it asks whether the GPU still works. */
+static bool wait_for_mail(struct cuda_device *c, uint32_t number)
+{
+    const uint32_t often = 1u << 16;
+    for (uint32_t n = 1; __atomic_load_n(&c->mail->number, __ATOMIC_ACQUIRE) != number; n++) {
+        rest();
+        if (n % often != 0)
+            continue;
+        const cudaError_t rc = cudaStreamQuery(c->queue);
+        if (rc == cudaErrorNotReady)
+            continue;
+        if (!check(&c->base, "computing", rc))
+            return false;
+        if (__atomic_load_n(&c->mail->number, __ATOMIC_ACQUIRE) != number)
+            return check(&c->base, "fetching", cudaErrorUnknown);
+    }
+    return true;
+}
+
+static bool fetch_mail(struct cuda_device *c, void *to, const void *from, uint64_t bytes)
+{
+    uint32_t n = (uint32_t)(bytes / sizeof(uint32_t)), number = ++c->n_fetches;
+    void *args[] = {&c->mail, &from, &n, &number};
+    if (!check(&c->base, "fetching", start_on(c, (const void *)post_mail, 1, args, false)) ||
+        !wait_for_mail(c, number))
+        return false;
+    memcpy(to, c->mail->words, bytes);
+    return true;
+}
+
 static void fetch(struct gpu_device *d, void *to, const void *from, uint64_t bytes)
 {
+    struct cuda_device *c = cuda_of(d);
+    const bool is_mail = bytes <= MAIL_BYTES && (bytes | (uintptr_t)from) % sizeof(uint32_t) == 0;
+    if (!is_broken(d) && is_mail && fetch_mail(c, to, from, bytes))
+        return;
     if (!is_broken(d))
-        check(d, "fetching", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost,
-                                             cuda_of(d)->queue));
+        check(d, "fetching", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->queue));
     finish(d);
     if (is_broken(d))
         memset(to, 0, bytes);
@@ -477,9 +642,18 @@ static void upload(struct gpu_device *d, void *to, const void *from, uint64_t by
 
 static void download(struct gpu_device *d, void *to, const void *from, uint64_t bytes)
 {
-    if (!is_broken(d))
-        check(d, "downloading", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost,
-                                                cuda_of(d)->queue));
+    struct cuda_device *c = cuda_of(d);
+    uint32_t n = (uint32_t)(bytes / sizeof(uint4));
+    void *args[] = {&to, &from, &n};
+    if (is_broken(d) || bytes == 0)
+        return;
+    if (bytes > KERNEL_DOWNLOAD_BYTES ||
+        (bytes | (uintptr_t)to | (uintptr_t)from) % sizeof(uint4) != 0 || !is_pinned(c, to, bytes))
+        check(d, "downloading",
+              cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->queue));
+    else
+        check(d, "downloading", start_on(c, (const void *)give_quads,
+                                         (n + COPY_THREADS - 1) / COPY_THREADS, args, false));
 }
 
 /* ---- transfers ------------------------------------------------------------------------------- */
@@ -526,11 +700,10 @@ static void close(struct gpu_device *d)
     struct cuda_device *c = cuda_of(d);
     for (unsigned i = 0; i < N_GRAPHS; i++)
         forget(&c->graphs[i]);
-    for (unsigned i = 0; i < N_STAGES; i++) {
-        cudaFreeHost(c->stages[i].at);
-        if (c->stages[i].is_copied != NULL)
-            cudaEventDestroy(c->stages[i].is_copied);
-    }
+    cudaFreeHost(c->ring.at);
+    cudaFreeHost(c->mail);
+    for (unsigned i = 0; i < N_PARTS && c->ring.is_copied[i] != NULL; i++)
+        cudaEventDestroy(c->ring.is_copied[i]);
     if (c->queue != NULL)
         cudaStreamDestroy(c->queue);
     if (c->filler != NULL)
@@ -586,8 +759,12 @@ static bool open_queue(struct cuda_device *c)
         rc = cudaEventCreateWithFlags(&c->has_arrived, cudaEventDisableTiming);
     for (unsigned i = 0; rc == cudaSuccess && i < N_MARKS; i++)
         rc = cudaEventCreateWithFlags(&c->marks[i], cudaEventDisableTiming);
-    for (unsigned i = 0; rc == cudaSuccess && i < N_STAGES; i++)
-        rc = cudaEventCreateWithFlags(&c->stages[i].is_copied, cudaEventDisableTiming);
+    for (unsigned i = 0; rc == cudaSuccess && i < N_PARTS; i++)
+        rc = cudaEventCreateWithFlags(&c->ring.is_copied[i], cudaEventDisableTiming);
+    if (rc == cudaSuccess)
+        rc = cudaMallocHost((void **)&c->mail, sizeof *c->mail);
+    if (rc == cudaSuccess)
+        memset(c->mail, 0, sizeof *c->mail);
     return check(&c->base, "opening it", rc);
 }
 

@@ -261,12 +261,43 @@ GPU_FN bool gpu_has_blocks(const struct gpu_weight &w)
     return w.format.codes == QUANT_NO_CODES && w.format.plain >= GPU_PLAIN_IQ1_M;
 }
 
+/* Whether eight columns of an affine row are whole words. */
+GPU_FN bool gpu_has_words(const struct gpu_weight &w)
+{
+    return w.format.codes == QUANT_CODES_AFFINE && (w.format.bits == 4 || w.format.bits == 8) &&
+           w.n_cols % 8 == 0 && w.format.group % 8 == 0 && (uintptr_t)w.parts[0] % 4 == 0;
+}
+
+/* Eight columns of row r, from c on, of such a row. */
+GPU_FN void gpu_embed_words(const struct gpu_weight &w, uint32_t r, uint32_t c, float *x)
+{
+    const uint32_t bits = w.format.bits, g = c / w.format.group, n_words = bits / 4;
+    const uint64_t row_bytes = (uint64_t)w.n_cols * bits / 8;
+    const uint8_t *at = w.is_interleaved ? w.parts[0] + r / 16 * 16 * row_bytes +
+                                               (uint64_t)c * bits / 32 * 64 + r % 16 * 4
+                                         : w.parts[0] + r * row_bytes + c * bits / 8;
+    const uint32_t first = gpu_load_word(at);
+    const uint32_t second = n_words == 2 ? gpu_load_word(at + (w.is_interleaved ? 64 : 4)) : 0;
+    const float scale = gpu_affine_scale(w, 1, r, g);
+    const float bias = w.format.has_bias ? gpu_affine_scale(w, 2, r, g) : 0;
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t code = n_words == 1 ? first >> 4 * i & 0xfu
+                                           : (i < 4 ? first : second) >> i % 4 * 8 & 0xffu;
+        const float value = scale * (float)((int)code - (int)w.format.zero);
+        x[c + i] = w.format.has_bias ? value + bias : value;
+    }
+}
+
 GPU_KERNEL void gpu_embed(const struct gpu_embed_args a)
 {
+    gpu_read_args(a);
     gpu_wait();
     const uint32_t r = (uint32_t)a.tokens[gpu_block_x()], n = a.w.n_cols;
     float *x = a.x + (size_t)gpu_block_x() * n;
-    if (a.w.format.codes != QUANT_NO_CODES) {
+    if (gpu_has_words(a.w)) {
+        for (uint32_t c = gpu_thread() * 8; c < n; c += gpu_n_threads() * 8)
+            gpu_embed_words(a.w, r, c, x);
+    } else if (a.w.format.codes != QUANT_NO_CODES) {
         /* A thread has sixteen columns of a group. */
         const uint32_t group = a.w.format.group;
         for (uint32_t c = gpu_thread() * 16; c < n; c += gpu_n_threads() * 16) {

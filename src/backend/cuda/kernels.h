@@ -32,7 +32,7 @@ struct gpu_rounding {
 
 /* ---- inputs of products ---------------------------------------------------------------------- */
 
-/* x[t] = row tokens[t] of w. Grid: n, 1, 128. */
+/* x[t] = row tokens[t] of w. Grid: n, 1, 256. */
 struct gpu_embed_args {
     struct gpu_weight w;
     const int32_t *tokens; /* [n] */
