@@ -180,6 +180,10 @@ struct backend_ops {
     /* Notes the first of n rows of x that is not finite in *found, 0 before (not_finite.h). */
     void (*find_not_finite)(struct backend *be, const float *x, size_t n, size_t dim,
                             uint32_t *found);
+    /* The same for one row, and raises *peak, 0 before, to the code of its highest value (peak.h).
+     * NULL: the host finds it. */
+    void (*find_peak)(struct backend *be, const float *x, size_t dim, uint32_t *found,
+                      uint64_t *peak);
     /* out[t] = sum over j of weights[t][j] * parts[t][j], ascending j; parts is [n, k, dim] */
     void (*expert_sum)(struct backend *be, const float *parts, const float *weights, size_t n,
                        unsigned k, size_t dim, float *out);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/not_finite.h"
+#include "backend/peak.h"
 #include "base/carve.h"
 #include "base/fmath.h"
 #include "base/link.h"
@@ -14,15 +15,21 @@
 
 /* ---- memory: two blocks, each carved in two passes by the same list ------------------------- */
 
-/* Checks of the embedding's rows and of each layer's, for every segment; then those of the head. */
+/* Checks of the embedding's rows and of each layer's, for every segment; then those of the head, and
+ * the peaks of its rows, two words each at a multiple of two. */
 static uint64_t head_checks_at(const struct model *model, const struct forward_options *options)
 {
     return (1ull + model->end_layer - model->first_layer) * options->max_segments;
 }
 
+static uint64_t peaks_at(const struct model *model, const struct forward_options *options)
+{
+    return (head_checks_at(model, options) + FORWARD_HEAD_ROWS + 1) / 2 * 2;
+}
+
 static uint64_t n_not_finite(const struct model *model, const struct forward_options *options)
 {
-    return head_checks_at(model, options) + FORWARD_HEAD_ROWS;
+    return peaks_at(model, options) + 2 * FORWARD_HEAD_ROWS;
 }
 
 /* Lays out what the backend computes with. */
@@ -423,6 +430,31 @@ struct head_row {
     uint32_t segment, row;
 };
 
+/* Has a device look for what is not finite in row i of the logits, and for its peak. */
+static void look_at_logits(struct forward *f, uint32_t i)
+{
+    const struct backend_ops *ops = f->be->ops;
+    const size_t vocabulary = f->model->shape.vocabulary;
+    const float *logits = f->logits + i * vocabulary;
+    uint32_t *check = f->not_finite + head_checks_at(f->model, &f->options) + i;
+    if (ops->find_peak == NULL)
+        ops->find_not_finite(f->be, logits, 1, vocabulary, check);
+    else
+        ops->find_peak(f->be, logits, vocabulary, check,
+                       (uint64_t *)(void *)(f->not_finite + peaks_at(f->model, &f->options)) + i);
+}
+
+/* Tells where the peak of row i is, if a device has found it. */
+static void give_peak(const struct forward *f, const struct head_row *row, uint32_t i)
+{
+    const struct batch_hooks *hooks = &f->pass->batch->hooks;
+    uint64_t code = 0;
+    if (!f->be->memory->is_host)
+        memcpy(&code, f->not_finite_seen + peaks_at(f->model, &f->options) + 2 * i, sizeof code);
+    if (code != 0 && hooks->peak != NULL)
+        hooks->peak(hooks->ctx, row->segment, row->row, peak_index(code));
+}
+
 /* Has a device look at the logits and send them where they are wanted, before anybody waits for
  * it. places[i] is NULL where row i is not wanted anywhere. */
 static void send_logits(struct forward *f, const struct head_row *rows, uint32_t n,
@@ -431,16 +463,17 @@ static void send_logits(struct forward *f, const struct head_row *rows, uint32_t
     const struct batch_hooks *hooks = &f->pass->batch->hooks;
     const struct memory *memory = f->be->memory;
     const size_t vocabulary = f->model->shape.vocabulary;
-    uint32_t *checks = f->not_finite + head_checks_at(f->model, &f->options);
+    const uint64_t first = head_checks_at(f->model, &f->options);
     if (f->has_head_checks) /* of other rows of this pass */
-        memory_clear(memory, checks, FORWARD_HEAD_ROWS * sizeof *checks);
+        memory_clear(memory, f->not_finite + first,
+                     (n_not_finite(f->model, &f->options) - first) * sizeof *f->not_finite);
     f->has_head_checks = true;
     for (uint32_t i = 0; i < n; i++) {
         float *at = f->logits + i * vocabulary;
         places[i] = NULL;
         if (memory->is_host)
             continue;
-        f->be->ops->find_not_finite(f->be, at, 1, vocabulary, checks + i);
+        look_at_logits(f, i);
         places[i] = hooks->logits_place(hooks->ctx, rows[i].segment, rows[i].row);
         if (memory->link == NULL)
             places[i] = NULL;
@@ -473,6 +506,8 @@ static void give_logits(struct forward *f, const struct head_row *row, uint32_t 
     const float *logits =
         place != NULL ? place : memory_open(f->be->memory, at, bytes, MEMORY_LOOK);
     const uint32_t wrong = check_logits(f, i, logits);
+    if (wrong == 0)
+        give_peak(f, row, i);
     if (wrong == 0)
         hooks->logits(hooks->ctx, row->segment, row->row, logits);
     if (place == NULL)

@@ -236,6 +236,7 @@ static bool has_greater(const float *logits, float best, uint32_t *seen)
  * does. */
 static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
 {
+    const int32_t peak = s->adjust.is_on ? -1 : peaks_find(&s->model->peaks, logits);
     const uint32_t n_blocks = s->adjust.is_on ? 0 : s->model->engine.model->shape.vocabulary /
                                                         GREEDY_BLOCK * GREEDY_BLOCK;
     uint32_t seen = 0;
@@ -243,6 +244,8 @@ static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
     const uint32_t n = s->model->engine.model->shape.vocabulary;
     int32_t best = -1;
     float best_logit = -INFINITY;
+    if (peak >= 0 && is_allowed(s, allowed, (uint32_t)peak))
+        return peak; /* and all are finite */
     for (uint32_t id = 0; id < n; id++) {
         while (id < n_blocks && id % GREEDY_BLOCK == 0 &&
                !has_greater(logits + id, best_logit, &seen))

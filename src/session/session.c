@@ -123,6 +123,8 @@ static void give_back(struct fm_session *s)
 static void drop_logits(struct fm_session *s)
 {
     s->has_logits = false;
+    s->next_peak = -1;
+    peaks_forget(&s->owner->peaks, s->logits);
     s->is_counted = true;
     s->draft.n = 0;
     (void)XXH3_128bits_reset(s->hash); /* fails for NULL only */
@@ -430,9 +432,20 @@ static float *place_logits(void *ctx, uint32_t segment, uint32_t row)
 static void turn_logits(struct fm_session *s)
 {
     float *before = s->logits;
+    struct peaks *peaks = &s->owner->peaks;
     count_logits(s);
     s->logits = s->next_logits;
     s->next_logits = before;
+    peaks_forget(peaks, before);
+    if (s->next_peak >= 0)
+        peaks_set(peaks, s->logits, (uint32_t)s->next_peak);
+}
+
+static void take_peak(void *ctx, uint32_t segment, uint32_t row, uint32_t token)
+{
+    struct fm_session *s = session_of(ctx, segment);
+    if (place_logits(ctx, segment, row) == s->next_logits)
+        s->next_peak = token;
 }
 
 static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *logits)
@@ -447,8 +460,10 @@ static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *
     s->has_new_logits = true;
     if (place != NULL && place != logits)
         memcpy(place, logits, logits_bytes(e->m));
-    if (place == s->next_logits)
+    if (place == s->next_logits) {
         turn_logits(s);
+        s->next_peak = -1;
+    }
     if (done->n_drafts > 0)
         return; /* nobody sees them before the whole segment is computed */
     show_logits(e, s, s->sequence->position + row, place != NULL ? s->logits : logits);
@@ -594,7 +609,8 @@ static void run_batches(struct evaluation *e)
                                       .is_given_up = is_given_up, .fault = take_fault,
                                       .hidden = show_hidden, .route = show_route,
                                       .draft_experts = take_draft_experts,
-                                      .logits_place = place_logits, .logits = take_logits,
+                                      .logits_place = place_logits, .peak = take_peak,
+                                      .logits = take_logits,
                                       .idle = use_idle,
                                       .times = is_profiled(e) ? show_times : NULL};
     uint32_t n_segments;
@@ -659,6 +675,7 @@ static void accept_draft(struct evaluation *e, struct fm_batch_item *item)
     const size_t vocabulary = m->engine.model->shape.vocabulary;
     s->ids[s->begin_position] = item->ids[0];
     count_logits(s);
+    peaks_forget(&m->peaks, s->logits);
     memcpy(s->logits, s->draft.logits + at * vocabulary, vocabulary * sizeof *s->logits);
     for (uint32_t l = 0; l < model_n_own_expert_layers(m->engine.model); l++)
         engine_accept_experts(&m->engine, l, experts + l * k);

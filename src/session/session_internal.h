@@ -13,6 +13,7 @@
 #include "flashmoe_lab.h"
 #include "lab/routes.h"
 #include "session/draft.h"
+#include "session/peaks.h"
 #include "text/tokenizer.h"
 
 #ifdef __cplusplus
@@ -44,6 +45,7 @@ struct fm_model {
     struct draft_gate gate;
     enum fm_draft_source draft_source;
     uint32_t mtp_rest; /* passes before its block is asked again, which has failed */
+    struct peaks peaks;
     struct mtp_row *mtp_rows; /* rows at hand; NULL: the model has no block for them */
     struct fm_draft_counts draft_counts; /* of all sessions */
 };
@@ -55,6 +57,7 @@ struct fm_session {
     float *logits; /* [vocabulary] */
     float *next_logits; /* [vocabulary]: those that are computed */
     struct engine_pages logits_pages[2]; /* of the two */
+    int64_t next_peak; /* of next_logits; -1: nobody knows */
     bool has_logits;
     bool is_counted; /* the hash has seen `logits`, or there are none */
     volatile sig_atomic_t is_cancelled; /* atomic: set by any thread and by signal handlers */

@@ -77,6 +77,13 @@ static void cuda_find_not_finite(struct backend *be, const float *x, size_t n, s
                 {.x = x, .dim = (uint32_t)dim, .found = found});
 }
 
+static void cuda_find_peak(struct backend *be, const float *x, size_t dim, uint32_t *found,
+                           uint64_t *peak)
+{
+    CUDA_LAUNCH(cuda_of(be), find_not_finite, 1, cuda_over(dim, GPU_CHECK_COLUMNS), 32,
+                {.x = x, .dim = (uint32_t)dim, .found = found, .peak = peak});
+}
+
 /* ---- routers --------------------------------------------------------------------------------- */
 
 static void cuda_route(struct backend *be, const struct router *router, const float *logits,
@@ -192,6 +199,7 @@ static const struct backend_ops cuda_ops = {
     .route = cuda_route,
     .prefer = cuda_prefer,
     .find_not_finite = cuda_find_not_finite,
+    .find_peak = cuda_find_peak,
     .expert_sum = cuda_expert_sum,
     .add_gated = cuda_add_gated,
     .add = cuda_add,

@@ -194,7 +194,7 @@ struct gpu_two {
 static inline float gpu_f16_to_f32(uint16_t h) { return quant_f16_to_f32(h); }
 static inline uint16_t gpu_f32_to_f16(float x) { return quant_f32_to_f16(x); }
 
-static inline void gpu_raise(uint32_t *at, uint32_t x)
+template <class T> static inline void gpu_raise(T *at, T x)
 {
     *at = x > *at ? x : *at;
 }

@@ -237,14 +237,28 @@ GPU_KERNEL void gpu_find_not_finite(const struct gpu_find_not_finite_args a)
     const uint32_t begin = gpu_block_y() * GPU_CHECK_COLUMNS, left = a.dim - begin;
     const uint32_t end = begin + (left < GPU_CHECK_COLUMNS ? left : GPU_CHECK_COLUMNS);
     unsigned found = 0; /* 1: infinite, 2: NaN */
+    struct gpu_candidate best = {-INFINITY, 0};
+    gpu_read_args(a);
     gpu_wait();
     GPU_UNROLL_BY(8)
-    for (uint32_t i = begin + gpu_thread(); i < end; i += GPU_WARP)
-        found |= x[i] != x[i] ? 2u : x[i] - x[i] != 0 ? 1u : 0u;
+    for (uint32_t i = begin + gpu_thread(); i < end; i += GPU_WARP) {
+        const float it = x[i];
+        found |= it != it ? 2u : it - it != 0 ? 1u : 0u;
+        best = it > best.value ? gpu_candidate{it, i} : best;
+    }
     for (unsigned mask = GPU_WARP / 2; mask > 0; mask /= 2)
         found |= gpu_shuffle_xor(found, mask);
     if (found != 0 && gpu_thread() == 0)
         gpu_raise(a.found, not_finite_code(gpu_block_x(), found >= 2));
+    if (a.peak == NULL)
+        return;
+    uint64_t code = best.value > -INFINITY ? peak_code(best.value, best.index) : 0;
+    for (unsigned mask = GPU_WARP / 2; mask > 0; mask /= 2) {
+        const uint64_t other = gpu_shuffle_xor(code, mask);
+        code = other > code ? other : code;
+    }
+    if (gpu_thread() == 0)
+        gpu_raise(a.peak, code);
 }
 
 #endif

@@ -140,13 +140,15 @@ struct gpu_copy_heads_args {
     uint32_t dim;
 };
 
-/* Raises *found to the not_finite_code of the first of n rows with a value that is not finite. A
- * warp takes GPU_CHECK_COLUMNS of a row. Grid: n, dim / GPU_CHECK_COLUMNS rounded up, 32. */
+/* Raises *found to the not_finite_code of the first of n rows with a value that is not finite; and,
+ * where it is asked for, *peak to the peak_code of the only row's highest value. A warp takes
+ * GPU_CHECK_COLUMNS of a row. Grid: n, dim / GPU_CHECK_COLUMNS rounded up, 32. */
 #define GPU_CHECK_COLUMNS 2048u
 struct gpu_find_not_finite_args {
     const float *x; /* [n, dim] */
     uint32_t dim;
     uint32_t *found;
+    uint64_t *peak; /* or NULL */
 };
 
 /* Operations on the same rows, one after the other (cuda_fuse.h). Each stage has the arithmetic of

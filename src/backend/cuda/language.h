@@ -209,6 +209,10 @@ GPU_FN uint32_t gpu_min_of_warp(uint32_t x) { return __reduce_min_sync(0xfffffff
 
 /* Raises what lies there to x, whatever other threads do with it meanwhile. */
 GPU_FN void gpu_raise(uint32_t *at, uint32_t x) { atomicMax(at, x); }
+GPU_FN void gpu_raise(uint64_t *at, uint64_t x)
+{
+    atomicMax((unsigned long long *)at, (unsigned long long)x);
+}
 
 /* Reads the arguments of a launch once. The first use of each 64 bytes of them takes as long as a
  * read of global memory; here it lies before gpu_wait. */

@@ -1,0 +1,39 @@
+#include "session/peaks.h"
+
+#include <stddef.h>
+
+static const float *logits_of(const struct peak *peak)
+{
+    return __atomic_load_n(&peak->logits, __ATOMIC_ACQUIRE);
+}
+
+void peaks_set(struct peaks *p, const float *logits, uint32_t token)
+{
+    struct peak *to = NULL;
+    for (unsigned i = 0; i < PEAKS_MAX; i++) {
+        const float *there = logits_of(&p->list[i]);
+        if (there == logits || (there == NULL && to == NULL))
+            to = &p->list[i];
+        if (there == logits)
+            break;
+    }
+    if (to == NULL)
+        return;
+    to->token = token;
+    __atomic_store_n(&to->logits, logits, __ATOMIC_RELEASE);
+}
+
+void peaks_forget(struct peaks *p, const float *logits)
+{
+    for (unsigned i = 0; i < PEAKS_MAX; i++)
+        if (logits_of(&p->list[i]) == logits)
+            __atomic_store_n(&p->list[i].logits, NULL, __ATOMIC_RELEASE);
+}
+
+int32_t peaks_find(const struct peaks *p, const float *logits)
+{
+    for (unsigned i = 0; i < PEAKS_MAX; i++)
+        if (logits_of(&p->list[i]) == logits)
+            return (int32_t)p->list[i].token;
+    return -1;
+}
