@@ -96,6 +96,27 @@ static int read_tokenizer(struct fm_model *m, char label[LIMIT_PATH_BYTES], stru
     return rc;
 }
 
+/* Tokens that are a small part of the vocabulary, as synthetic models have them. */
+#define FEW_PART 4
+
+/* Lists the tokens that the tokenizer has, if they are few. */
+static int list_few_tokens(struct fm_model *m, struct fm_error *err)
+{
+    const uint32_t vocabulary = m->engine.model->shape.vocabulary;
+    uint32_t n = 0;
+    for (uint32_t id = 0; id < vocabulary; id++)
+        n += tokenizer_has_id(m->tokenizer, (int32_t)id);
+    if (n >= vocabulary / FEW_PART)
+        return 0;
+    m->few_tokens = mem_new(n, sizeof *m->few_tokens, "the tokens", err);
+    if (m->few_tokens == NULL)
+        return FM_ERR_NOMEM;
+    for (uint32_t id = 0; id < vocabulary; id++)
+        if (tokenizer_has_id(m->tokenizer, (int32_t)id))
+            m->few_tokens[m->n_few_tokens++] = (int32_t)id;
+    return 0;
+}
+
 static int open_tokenizer(struct fm_model *m, struct fm_error *err)
 {
     char label[LIMIT_PATH_BYTES];
@@ -106,6 +127,8 @@ static int open_tokenizer(struct fm_model *m, struct fm_error *err)
         rc = err_set(err, FM_ERR_FORMAT,
                      "%s: the highest token id is %zu, the model's vocab_size %u", label,
                      tokenizer_n_ids(m->tokenizer) - 1, m->engine.model->shape.vocabulary);
+    if (rc == 0)
+        rc = list_few_tokens(m, err);
     if (rc == 0)
         rc = read_eos_token(m, err);
     if (rc == 0)
@@ -291,6 +314,7 @@ void fm_model_close(struct fm_model *m)
     chat_close(m->chat);
     model_grammars_close(m);
     tokenizer_close(m->tokenizer);
+    mem_free(m->few_tokens);
     routes_close(m->routes);
     mem_free(m->segments);
     mem_free(m->segment_sessions);

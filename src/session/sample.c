@@ -231,35 +231,58 @@ static bool has_greater(const float *logits, float best, uint32_t *seen)
     return any != 0;
 }
 
-/* Returns the best token that list_candidates would list, without listing; -1: none. A token is
- * looked at only if its block has one that is better than the best so far. Fails as fm_sampler_pick
- * does. */
-static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
+/* The best token so far. */
+struct best {
+    int32_t id; /* -1: none */
+    float logit;
+};
+
+/* Takes a token that is better and allowed; a tie goes to the lower id, which comes first. */
+static void take_better(const struct fm_sampler *s, const float *logits, const uint32_t *allowed,
+                        uint32_t id, struct best *best)
 {
-    const int32_t peak = s->adjust.is_on ? -1 : peaks_find(&s->model->peaks, logits);
-    const uint32_t n_blocks = s->adjust.is_on ? 0 : s->model->engine.model->shape.vocabulary /
-                                                        GREEDY_BLOCK * GREEDY_BLOCK;
-    uint32_t seen = 0;
-    const uint32_t *allowed = s->grammar != NULL ? constraint_mask(s->grammar) : NULL;
+    const float logit = s->adjust.is_on ? adjust_logit(&s->adjust, id, logits[id]) : logits[id];
+    if (logit > best->logit && is_allowed(s, allowed, id))
+        *best = (struct best){(int32_t)id, logit};
+}
+
+/* Looks at a token only if its block has one that is better than the best so far. Returns whether
+ * all logits are finite. */
+static bool look_at_all(const struct fm_sampler *s, const float *logits, const uint32_t *allowed,
+                        struct best *best)
+{
     const uint32_t n = s->model->engine.model->shape.vocabulary;
-    int32_t best = -1;
-    float best_logit = -INFINITY;
-    if (peak >= 0 && is_allowed(s, allowed, (uint32_t)peak))
-        return peak; /* and all are finite */
+    const uint32_t n_blocks = s->adjust.is_on ? 0 : n / GREEDY_BLOCK * GREEDY_BLOCK;
+    uint32_t seen = 0;
     for (uint32_t id = 0; id < n; id++) {
         while (id < n_blocks && id % GREEDY_BLOCK == 0 &&
-               !has_greater(logits + id, best_logit, &seen))
+               !has_greater(logits + id, best->logit, &seen))
             id += GREEDY_BLOCK;
-        if (id == n)
-            break;
-        const float logit = s->adjust.is_on ? adjust_logit(&s->adjust, id, logits[id]) : logits[id];
-        if (!(logit > best_logit) || !is_allowed(s, allowed, id))
-            continue; /* a tie goes to the lower id */
-        best = (int32_t)id;
-        best_logit = logit;
+        if (id < n)
+            take_better(s, logits, allowed, id, best);
     }
-    const bool is_finite = seen == 0 && fmath_all_finite(logits + n_blocks, n - n_blocks);
-    return is_finite || are_usable(logits, n) ? best : -1;
+    return seen == 0 && fmath_all_finite(logits + n_blocks, n - n_blocks);
+}
+
+/* Returns the best token that list_candidates would list, without listing; -1: none. Fails as
+ * fm_sampler_pick does. */
+static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
+{
+    const struct fm_model *m = s->model;
+    const uint32_t n = m->engine.model->shape.vocabulary;
+    const int32_t peak = peaks_find(&m->peaks, logits); /* all are finite if it is known */
+    const uint32_t *allowed = s->grammar != NULL ? constraint_mask(s->grammar) : NULL;
+    struct best best = {-1, -INFINITY};
+    bool is_finite = peak >= 0;
+    if (peak >= 0 && !s->adjust.is_on && is_allowed(s, allowed, (uint32_t)peak))
+        return peak;
+    if (m->few_tokens == NULL) {
+        is_finite |= look_at_all(s, logits, allowed, &best);
+    } else {
+        for (uint32_t i = 0; i < m->n_few_tokens; i++)
+            take_better(s, logits, allowed, (uint32_t)m->few_tokens[i], &best);
+    }
+    return is_finite || are_usable(logits, n) ? best.id : -1;
 }
 
 /* Returns 0 for the best logit. */

@@ -27,6 +27,9 @@ struct fm_decoder;
 struct fm_model {
     struct engine engine;
     struct tokenizer *tokenizer; /* NULL without tokenizer.json */
+    /* The tokens that it has, if these are only a few of the vocabulary; NULL: they are not. */
+    int32_t *few_tokens;
+    uint32_t n_few_tokens;
     struct chat *chat;           /* NULL without a tokenizer */
     /* Tokens of the chat's dialects that end an answer, beside those of the model's files. */
     int32_t chat_stops[CHAT_STOPS_MAX];
