@@ -19,6 +19,7 @@ import families
 import variants
 
 FLASHMOE, ENGINE, GOLDEN = "", "", pathlib.Path()
+FROZEN = pathlib.Path(__file__).parents[1] / "oracle/frozen/small_qwen4_exp-q8_0.gguf"
 TABLE = "model.layers.1.ple.ple_embedding.ngram_embedding."
 N_TABLE_BYTES = 240 * 16 * 2
 
@@ -211,6 +212,45 @@ class Packed(Case):
         found = json.loads(run("inspect", packed, "--json").stdout)
         self.assertEqual(found["table_bytes"], N_TABLE_BYTES)
         self.assertNotEqual(logits(packed), logits(GOLDEN))
+
+
+class Gguf(Case):
+    """llama.cpp's converter writes the numbers of the hash, not what they follow from."""
+
+    FACTORS = (25912437101140037, 21043097849633001, 26491075874708125)
+    OFFSETS, SIZES = (0, 53, 112, 173), (53, 59, 61, 67)
+
+    def changed(self, old, new):
+        """A copy of the file in which one list of numbers is another."""
+        data = FROZEN.read_bytes()
+        found = struct.pack(f"<{len(old)}Q", *old)
+        self.assertEqual(data.count(found), 1)
+        path = self.top / "changed.gguf"
+        path.write_bytes(data.replace(found, struct.pack(f"<{len(new)}Q", *new)))
+        return path
+
+    def test_the_numbers_count(self):
+        expected = logits(FROZEN)
+        self.assertNotEqual(logits(self.changed(self.FACTORS, (3, 5, 7))), expected)
+        self.assertNotEqual(logits(self.changed(self.SIZES, (53, 59, 61, 1))), expected)
+
+    def test_refused(self):
+        """No factor overflows a product, and no row lies outside of the table."""
+        for old, new, said in (
+                (self.FACTORS, (1 << 62, 1, 1), "number 0 of 'multipliers'"),
+                (self.FACTORS, (1, 1 << 63, 1), "number 1 of 'multipliers'"),
+                (self.SIZES, (53, 59, 0, 67), "number 2 of 'sizes' of the hash of n-grams is 0"),
+                (self.SIZES, (53, 59, 61, 1 << 40), "number 3 of 'sizes'"),
+                (self.SIZES, (53, 59, 61, 68), "has shape [240, 16], expected [241, 16]"),
+                (self.OFFSETS, (0, 53, 112, 1 << 63), "number 3 of 'offsets'"),
+                (self.OFFSETS, (0, 53, 112, 174), "has shape [240, 16], expected [241, 16]")):
+            self.assertIn(said, run("inspect", self.changed(old, new), status=1).stderr)
+
+    def test_packed(self):
+        packed = self.top / "packed.fmoe"
+        run("pack", FROZEN, packed, "-q", "--experts", "keep")
+        run("verify", packed)
+        self.assertEqual(logits(packed), logits(FROZEN))
 
 
 class Attention(Case):
