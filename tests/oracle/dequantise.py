@@ -359,8 +359,9 @@ def load(path, config):
     if path.suffix == ".gguf" or any(path.glob("*.gguf")):
         return from_gguf(path, config)
     own = json.load(open(path / "config.json"))
-    if own.get("quantization_config", {}).get("quant_method") == "fp8":
+    method = own.get("text_config", own).get("quantization_config", {}).get("quant_method")
+    if method == "fp8":
         return from_fp8(path, own)
-    if "quantization_config" in own.get("text_config", own):
+    if method == "compressed-tensors":
         return from_packed(path)
     return from_mlx(path, config)
