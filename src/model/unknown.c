@@ -110,8 +110,8 @@ static int try_family(struct source *source, const struct config *config,
 /* A family that stopped has not noted all that it would. */
 static size_t score(const struct probe *p)
 {
-    return (p->is_whole ? 0 : WEIGHT_STOPPED) + WEIGHT_WANTED * (size_t)p->wanted_fields.n + p->other_values.n + p->other_fields.n +
-           p->wanted_tensors.n + p->other_tensors.n;
+    return (p->is_whole ? 0 : WEIGHT_STOPPED) + WEIGHT_WANTED * (size_t)p->wanted_fields.n +
+           p->other_values.n + p->other_fields.n + p->wanted_tensors.n + p->other_tensors.n;
 }
 
 /* Leaves the probe of the nearest family in *nearest, and returns the family in *found. */

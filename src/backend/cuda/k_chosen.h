@@ -1,5 +1,5 @@
 /* Sparse attention: keys of blocks of positions, the choice of the blocks that a row attends to,
- * and attention to these. Part of kernels_all.h. The processor's code is cpu_index.c and cpu_mix.c. */
+ * and attention to these. Part of kernels_all.h. On the processor: cpu_index.c and cpu_mix.c. */
 #ifndef FLASHMOE_BACKEND_CUDA_K_CHOSEN_H
 #define FLASHMOE_BACKEND_CUDA_K_CHOSEN_H
 
