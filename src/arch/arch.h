@@ -66,7 +66,6 @@ struct arch_sizes {
     unsigned n_heads, head_dim, key_dim; /* of attention, and of the delta rule; 0: none */
     unsigned index_best;                 /* as in backend_options */
     uint64_t head_floats_per_row;        /* scratch of final_norm */
-    bool needs_streams;                  /* the backend must have these operations (streams.h) */
 };
 
 static inline uint64_t arch_mix_floats(const struct arch_sizes *sizes, uint64_t n_rows)

@@ -181,9 +181,9 @@ static int read_config(struct transformer *t, const struct transformer_traits *t
     t->activation = traits->activation;
     t->router_name = traits->router_name != NULL ? traits->router_name : "gate";
     t->expert_order = traits->expert_order;
-    rc = read_mixers(t, traits, c, err);
+    rc = read_experts(t, traits, c, err);
     if (rc == 0)
-        rc = read_experts(t, traits, c, err);
+        rc = read_mixers(t, traits, c, err);
     return rc != 0 || traits->read_more == NULL ? rc : traits->read_more(t, c, err);
 }
 

@@ -227,9 +227,9 @@ void attention_run(const void *mix, struct step *step, const struct mix_buffers 
     float *index = heads + n * a->n_heads * dim;
     const struct backend_product products[] = {
         {&a->q, q, a->q_bias}, {&a->k, k, a->k_bias}, {&a->v, v, a->v_bias},
-        {&a->index.qk, index, NULL}};
+        {&a->index.qk, index, NULL}, {&a->index.k, attention_index_key(a, step, index), NULL}};
     be->ops->input(be, step->normed, n, t->hidden);
-    be->ops->matmul(be, products, a->index.ratio > 0 ? 4 : 3);
+    be->ops->matmul(be, products, a->index.ratio == 0 ? 3 : a->index.k.n_rows == 0 ? 4 : 5);
     prepare_heads(a, step, m->rope, q, query_stride(a), a->n_heads, a->q_norm);
     prepare_heads(a, step, m->rope, k, dim, a->n_kv_heads, a->k_norm);
     be->ops->attention(be, &(struct backend_attention){

@@ -13,7 +13,8 @@ struct attention_index {
     uint32_t n_heads, dim;
     uint32_t ratio;   /* positions of a block; 0: there is no index, and all are seen */
     uint32_t n_best;  /* blocks that a row sees, at most */
-    struct weight qk; /* rows of the queries, then those of the key */
+    struct weight qk; /* rows of the queries, then those of the key; or the queries alone */
+    struct weight k;  /* the key, where they are apart; otherwise without rows */
     const float *q_norm, *k_norm; /* [dim] */
 };
 
@@ -37,10 +38,11 @@ extern const struct mixer mixer_attention, mixer_indexed;
 void attention_run(const void *mix, struct step *step, const struct mix_buffers *m);
 /* Only keeps the keys and values of the rows. Without an index. */
 void attention_keep(const void *mix, struct step *step, const struct mix_buffers *m);
-/* Chooses blocks for every row, as index_choose does. `qk` has the product of index.qk, and scratch
- * of mixer_indexed behind it. */
+/* Returns where the products of index.qk and index.k go, in the scratch of mixer_indexed. */
+float *attention_index_key(const struct attention *a, const struct step *step, float *scratch);
+/* Chooses blocks for every row, as index_choose does. The products are in `scratch`. */
 const uint32_t *attention_choose(const struct attention *a, struct step *step,
-                                 const struct mix_buffers *m, float *qk);
+                                 const struct mix_buffers *m, float *scratch);
 
 #ifdef __cplusplus
 }

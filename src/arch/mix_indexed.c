@@ -41,8 +41,15 @@ static void indexed_bind(void *mix, struct binder *b, const struct transformer *
     struct attention *a = mix;
     struct attention_index *x = &a->index;
     mixer_attention.bind(mix, b, t, names);
-    binder_matrix(b, &x->qk, TENSOR_MATRIX, (x->n_heads + 1) * x->dim, t->hidden,
-                  "%sself_attn.indexer.index_qk_proj.weight", names->prefix);
+    if (binder_find(b, "%sself_attn.indexer.index_q_proj.weight", names->prefix) != NULL) {
+        binder_matrix(b, &x->qk, TENSOR_MATRIX, x->n_heads * x->dim, t->hidden,
+                      "%sself_attn.indexer.index_q_proj.weight", names->prefix);
+        binder_matrix(b, &x->k, TENSOR_MATRIX, x->dim, t->hidden,
+                      "%sself_attn.indexer.index_k_proj.weight", names->prefix);
+    } else {
+        binder_matrix(b, &x->qk, TENSOR_MATRIX, (x->n_heads + 1) * x->dim, t->hidden,
+                      "%sself_attn.indexer.index_qk_proj.weight", names->prefix);
+    }
     binder_vector(b, &x->q_norm, x->dim, names->norm, "%sself_attn.indexer.q_layernorm.weight",
                   names->prefix);
     binder_vector(b, &x->k_norm, x->dim, names->norm, "%sself_attn.indexer.k_layernorm.weight",
@@ -78,22 +85,28 @@ static void indexed_state(const void *mix, struct layer_state *state)
     state->position_mul_adds = (uint64_t)a->index.n_heads * a->index.dim / a->index.ratio;
 }
 
+float *attention_index_key(const struct attention *a, const struct step *step, float *scratch)
+{
+    return scratch + (size_t)step->n_rows * a->index.qk.n_rows;
+}
+
 const uint32_t *attention_choose(const struct attention *a, struct step *step,
-                                 const struct mix_buffers *m, float *qk)
+                                 const struct mix_buffers *m, float *scratch)
 {
     const struct attention_index *x = &a->index;
     const struct transformer *t = transformer_of(step);
     struct backend *be = step->be;
-    const size_t n = step->n_rows, row = (x->n_heads + 1ul) * x->dim;
-    float *key = qk + n * row, *mean = key + n * x->dim;
+    const size_t n = step->n_rows, row = x->qk.n_rows;
+    float *qk = scratch, *key = attention_index_key(a, step, scratch), *mean = key + n * x->dim;
     uint32_t *chosen = (uint32_t *)(void *)(mean + n * x->dim);
     const struct backend_index index = {
         .segments = step->segments, .n_segments = step->n_segments, .ratio = x->ratio,
         .dim = x->dim, .n_heads = x->n_heads, .n_best = x->n_best,
         .block_positions = step->kv_block_positions, .block_bytes = step->kv_block_bytes,
         .key = key, .mean = mean, .q = qk, .q_row_stride = row, .chosen = chosen};
-    be->ops->copy_heads(be, &(struct backend_head_copy){
-        qk + (size_t)x->n_heads * x->dim, key, row, x->dim, 1, x->dim}, n);
+    if (x->k.n_rows == 0)
+        be->ops->copy_heads(be, &(struct backend_head_copy){
+            qk + (size_t)x->n_heads * x->dim, key, row, x->dim, 1, x->dim}, n);
     be->ops->norm_rope(be, &(struct backend_heads){
         .x = qk, .row_stride = row, .head_stride = x->dim, .n_heads = x->n_heads,
         .head_dim = x->dim, .rotary_dim = t->rotary_dim, .norm = x->q_norm, .eps = a->eps,

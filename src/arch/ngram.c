@@ -1,6 +1,7 @@
 #include "arch/ngram.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "arch/recurrent.h"
 #include "base/limits.h"
@@ -40,6 +41,49 @@ static int read_layers(struct ngram_shape *s, const struct transformer *t, const
         s->layers[s->n_tables++] = i;
     }
     return 0;
+}
+
+/* Reads a number of a list of ple_hash. */
+static int read_hash_number(const struct ngram_shape *s, const struct config *c, const char *list,
+                            uint32_t i, int64_t max, int64_t *out, struct fm_error *err)
+{
+    const json_t *value = json_array_get(json_object_get(s->hash, list), i);
+    const json_int_t x = json_integer_value(value);
+    if (!json_is_integer(value) || x < 0 || x > max)
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: number %u of '%s' of the hash of n-grams is %s%lld, expected 0 to %lld",
+                       c->file, i, list, json_is_integer(value) ? "" : "no integer: ",
+                       (long long)x, (long long)max);
+    *out = x;
+    return 0;
+}
+
+/* Reads the numbers that a file has in place of the fields that they follow from. No product of a
+ * token and a factor overflows, and no head has more rows than an index can name. */
+static int read_hash(struct ngram_shape *s, const struct config *c, struct fm_error *err)
+{
+    const json_t *end = json_object_get(s->hash, "end_token");
+    int rc = 0;
+    if (s->n_tables != 1)
+        return err_set(err, FM_ERR_UNSUPPORTED, "%s: the hash of n-grams is that of one table, but "
+                       "%u layers have one", c->file, s->n_tables);
+    for (uint32_t i = 0; rc == 0 && i < s->order; i++)
+        rc = read_hash_number(s, c, "multipliers", i, INT64_MAX / s->vocabulary, &s->factors[i],
+                              err);
+    for (uint32_t h = 0; rc == 0 && h < n_heads_of(s); h++) {
+        rc = read_hash_number(s, c, "sizes", h, INT32_MAX, &s->sizes[h], err);
+        if (rc == 0)
+            rc = read_hash_number(s, c, "offsets", h, INT64_MAX / 2, &s->offsets[h], err);
+        if (rc == 0 && s->sizes[h] == 0)
+            rc = err_set(err, FM_ERR_FORMAT, "%s: number %u of 'sizes' of the hash of n-grams is 0",
+                         c->file, h);
+    }
+    if (rc == 0 && (!json_is_integer(end) || json_integer_value(end) < 0 ||
+                    json_integer_value(end) >= s->vocabulary))
+        rc = err_set(err, FM_ERR_FORMAT, "%s: the hash of n-grams has no end token below %u",
+                     c->file, s->vocabulary);
+    s->end_token = (uint32_t)json_integer_value(end);
+    return rc;
 }
 
 /* The token that ends a text: n-grams do not reach over it. */
@@ -82,8 +126,9 @@ int ngram_read(struct ngram_shape *s, const struct transformer *t, const struct 
         rc = config_uint_or(c, "seed", 0, UINT32_MAX, 1234, &s->seed, err);
     if (rc == 0)
         rc = config_uint_or(c, "split_ngram_parts", 1, LIMIT_SHARDS, 512, &s->n_parts, err);
+    s->hash = config_find(c, "ple_hash");
     if (rc == 0)
-        rc = read_end_token(s, c, err);
+        rc = s->hash != NULL ? read_hash(s, c, err) : read_end_token(s, c, err);
     if (rc == 0 && s->width % n_heads_of(s) != 0)
         rc = err_set(err, FM_ERR_FORMAT,
                      "%s: field 'ple_embed_dim' is %u, which the %u heads of ngram_size and "
@@ -147,12 +192,33 @@ void ngram_rows(const struct ngram *n, const int32_t *recent, uint64_t *rows)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
+/* Copies the numbers of the hash. Returns the rows that they name; the table may have more. */
+static uint64_t copy_hash(struct ngram *n, const struct ngram_shape *s)
+{
+    uint64_t end = 0;
+    memcpy(n->factors, s->factors, sizeof n->factors);
+    memcpy(n->sizes, s->sizes, sizeof n->sizes);
+    memcpy(n->offsets, s->offsets, sizeof n->offsets);
+    for (uint32_t h = 0; h < n_heads_of(s); h++) {
+        const uint64_t own = (uint64_t)(s->offsets[h] + s->sizes[h]);
+        end = own > end ? own : end;
+    }
+    return end;
+}
+
+/* The rows of a table whose padding is not known: as many as the tensor has. */
+static uint64_t rows_found(struct binder *b, uint64_t used, const char *prefix)
+{
+    const struct tensor_info *t = binder_find(b, "%sweight", prefix);
+    return t != NULL && t->n_dims == 2 && t->dims[0] > used ? t->dims[0] : used;
+}
+
 static void bind_table(struct ngram *n, const struct ngram_shape *s, uint32_t index,
                        struct binder *b, const struct layer_names *names)
 {
     const uint32_t n_heads = n_heads_of(s);
-    const uint64_t used = (uint64_t)make_sizes(n, s, index);
-    const uint64_t n_rows = (used + s->padding - 1) / s->padding * s->padding;
+    const uint64_t used = s->hash != NULL ? copy_hash(n, s) : (uint64_t)make_sizes(n, s, index);
+    uint64_t n_rows = (used + s->padding - 1) / s->padding * s->padding;
     const struct row_table shape = {.layer = names->layer, .n_per_token = n_heads,
                                     .n_recent = s->order, .n_cols = s->width / n_heads};
     char prefix[LAYER_PREFIX_BYTES + 64];
@@ -161,6 +227,8 @@ static void bind_table(struct ngram *n, const struct ngram_shape *s, uint32_t in
     binder_expect_integers(b, n->sizes, n_heads, "%sngram_heads_vocab_sizes", prefix);
     binder_expect_integers(b, n->offsets, n_heads, "%sngram_heads_offsets", prefix);
     (void)snprintf(prefix, sizeof prefix, "%sple.ple_embedding.ngram_embedding.", names->prefix);
+    if (s->hash != NULL)
+        n_rows = rows_found(b, used, prefix);
     n->table = binder_row_table(b, &shape, n_rows, s->n_parts, prefix);
 }
 
@@ -174,7 +242,8 @@ void ngram_bind(struct ngram *n, const struct ngram_shape *s, uint32_t index, st
     n->end_token = s->end_token;
     n->width = s->width;
     n->conv_kernel = s->conv_kernel;
-    make_factors(n, s, index);
+    if (s->hash == NULL)
+        make_factors(n, s, index);
     bind_table(n, s, index, b, names);
     binder_matrix(b, &n->key, TENSOR_MATRIX, wide, s->width, "%sple.key_proj.weight", prefix);
     binder_matrix(b, &n->value, TENSOR_MATRIX, t->hidden, s->width, "%sple.value_proj.weight",

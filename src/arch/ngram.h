@@ -23,6 +23,10 @@ struct ngram_shape {
     uint32_t conv_kernel;
     uint32_t first_size, padding, seed, n_parts;
     uint32_t vocabulary, end_token;
+    /* The numbers of the hash, where a file has them in place of the fields that they follow from:
+     * then there is one table. NULL: it does not. */
+    const json_t *hash;
+    int64_t factors[MODEL_MAX_RECENT], sizes[NGRAM_MAX_HEADS], offsets[NGRAM_MAX_HEADS];
 };
 
 /* The table of one layer. */

@@ -42,10 +42,11 @@ static int open_model(const struct config *config, struct binder *binder,
     return transformer_open(&traits, config, binder, shape, arch, err);
 }
 
+extern const struct gguf_family qwen4_exp_gguf;
 extern const struct arch arch_qwen4_exp;
 const struct arch arch_qwen4_exp = {
-    .family = {.model_types = model_types, .multimodal_type = "qwen4_exp", .open = open_model,
-               .close = transformer_free},
+    .family = {.model_types = model_types, .multimodal_type = "qwen4_exp",
+               .gguf = &qwen4_exp_gguf, .open = open_model, .close = transformer_free},
     .sizes = streams_sizes,
     .state = streams_state,
     .expert_layer = blocks_expert_layer,

@@ -145,7 +145,6 @@ void streams_sizes(const void *arch, struct arch_sizes *sizes)
     sizes->max_cols = (uint32_t)larger(larger(sizes->max_cols, width_of(t)),
                                        larger(s->rank, s->ngram.width));
     sizes->head_floats_per_row = gate_floats(t);
-    sizes->needs_streams = true;
 }
 
 void streams_state(const void *arch, uint32_t layer, struct layer_state *state)

@@ -192,7 +192,7 @@ struct backend_ops {
                       size_t dim);
     /* y += x */
     void (*add)(struct backend *be, float *y, const float *x, size_t n);
-    const struct backend_stream_ops *streams; /* NULL: it cannot run families that need them */
+    const struct backend_stream_ops *streams;
 };
 
 struct backend {

@@ -154,12 +154,6 @@ int engine_plan_gpu(const struct model *model, const struct budget_terms *host, 
 {
     struct budget_terms terms = *host;
     struct fm_model_options own = *options;
-    struct arch_sizes sizes = {0};
-    arch_of(model)->sizes(model->arch, &sizes);
-    if (sizes.needs_streams)
-        return err_set(err, FM_ERR_UNSUPPORTED,
-                       "'%s' models run on the processor alone: the GPU has no operations for "
-                       "streams and sparse attention (--gpu off)", model->model_type);
     terms.place = BUDGET_DEVICE;
     terms.device_bytes = bytes;
     int rc = budget_plan(device, model, &terms, options, err);
@@ -187,7 +181,7 @@ static int plan_gpu(struct engine *e, const struct fm_model_options *options, st
     const int rc = engine_plan_gpu(stage->model, &terms, e->gpu.bytes, options, &stage->device,
                                    &stage->budget, err);
     stage->has_gpu = rc == 0;
-    return rc != FM_ERR_BUDGET && rc != FM_ERR_UNSUPPORTED ? rc : gpu_refuse(&e->gpu, rc, err);
+    return rc != FM_ERR_BUDGET ? rc : gpu_refuse(&e->gpu, rc, err);
 }
 
 /* Divides every stage's memory. A batch and a sequence pass all stages, so the smallest context and

@@ -158,7 +158,9 @@ void forward_backend_options(const struct model *model, const struct forward_opt
 uint64_t forward_piece_bytes(const struct model *model)
 {
     const struct model_shape *s = &model->shape;
-    const uint64_t floats = s->vocabulary > s->row_floats ? s->vocabulary : s->row_floats;
+    const uint64_t looked_up = forward_looked_up_floats(model);
+    uint64_t floats = s->vocabulary > s->row_floats ? s->vocabulary : s->row_floats;
+    floats = looked_up > floats ? looked_up : floats;
     const uint64_t bases = s->n_experts * sizeof(uint64_t);
     return floats * sizeof(float) > bases ? floats * sizeof(float) : bases;
 }

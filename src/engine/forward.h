@@ -41,7 +41,7 @@ struct forward_options {
 /* Return the memory that a forward will take: in the backend's memory, and in the host's. */
 uint64_t forward_row_bytes(const struct model *model, const struct forward_options *options);
 uint64_t forward_host_bytes(const struct model *model, const struct forward_options *options);
-/* Returns the bytes of the largest piece of the backend's memory that the host looks at. */
+/* Returns the bytes of the largest piece of the backend's memory that the host opens. */
 uint64_t forward_piece_bytes(const struct model *model);
 /* Fills in what the backend must be prepared for: everything but threads and level. */
 void forward_backend_options(const struct model *model, const struct forward_options *options,

@@ -64,31 +64,39 @@ static bool check_segment(const struct forward *f, uint32_t table, uint32_t s, u
     return true;
 }
 
-/* Decodes the rows of the segments that are still computed. Those of segments that are given up
- * here are zeros: nobody sees what comes of them. */
-static void fill(struct forward *f, uint32_t table)
+/* Decodes the rows of a segment, in pieces that memory_open has room for. Rows of a segment that is
+ * given up here are zeros: nobody sees what comes of them. */
+static void fill_segment(struct forward *f, uint32_t table, uint32_t s, uint32_t first_slot)
 {
     const struct row_table *t = &f->model->row_tables[table];
-    const struct pass *pass = f->pass;
-    const uint64_t width = (uint64_t)t->n_per_token * t->n_cols;
-    const uint64_t bytes = pass->n_rows * width * sizeof(float);
-    memory_finish(f->be->memory); /* an earlier layer may still use the place */
-    float *to = memory_open(f->be->memory, f->step.looked_up, bytes, MEMORY_FILL);
-    uint32_t slot = 0, s = 0;
-    for (uint32_t b = 0; b < pass->batch->n_segments; b++) {
-        const uint32_t n = pass->batch->segments[b].n_tokens;
-        if (s < pass->n_segments && pass->in_batch[s] == b) {
-            float *own = to + pass->segments[s].first_row * width;
-            const bool is_there = check_segment(f, table, s, slot);
-            if (!is_there)
-                memset(own, 0, n * width * sizeof *own);
-            for (uint32_t i = 0; is_there && i < n; i++)
-                row_store_decode(f->rows, table, slot + i, own + i * width);
-            s++;
-        }
-        slot += n;
+    const struct backend_segment *segment = &f->pass->segments[s];
+    const uint64_t width = (uint64_t)t->n_per_token * t->n_cols, row_bytes = width * sizeof(float);
+    const uint32_t at_once = (uint32_t)(forward_piece_bytes(f->model) / row_bytes);
+    const bool is_there = check_segment(f, table, s, first_slot);
+    assert(at_once > 0);
+    for (uint32_t i = 0, n; i < segment->n_rows; i += n) {
+        float *at = f->step.looked_up + (segment->first_row + i) * width;
+        n = segment->n_rows - i < at_once ? segment->n_rows - i : at_once;
+        float *to = memory_open(f->be->memory, at, n * row_bytes, MEMORY_FILL);
+        if (!is_there)
+            memset(to, 0, n * row_bytes);
+        for (uint32_t j = 0; is_there && j < n; j++)
+            row_store_decode(f->rows, table, first_slot + i + j, to + j * width);
+        memory_close(f->be->memory, at, n * row_bytes);
     }
-    memory_close(f->be->memory, f->step.looked_up, bytes);
+}
+
+/* Decodes the rows of the segments that are still computed. */
+static void fill(struct forward *f, uint32_t table)
+{
+    const struct pass *pass = f->pass;
+    uint32_t slot = 0, s = 0;
+    memory_finish(f->be->memory); /* an earlier layer may still use the place */
+    for (uint32_t b = 0; b < pass->batch->n_segments; b++) {
+        if (s < pass->n_segments && pass->in_batch[s] == b)
+            fill_segment(f, table, s++, slot);
+        slot += pass->batch->segments[b].n_tokens;
+    }
 }
 
 bool forward_take_table(struct forward *f, uint32_t layer)

@@ -173,6 +173,20 @@ static int fold_fp8(struct source *s, struct tensor_info *t, const struct tensor
     return 0;
 }
 
+/* Returns the scale that all shards of a table have in common: beside NAME.shard_N.weight, or
+ * NAME.weight, it is NAME.weight_scale. NULL if there is none with one number. */
+static const struct tensor_info *scale_of_table(const struct source *s, const struct tensor_info *t)
+{
+    const char *cut = strstr(t->name, ".shard_");
+    if (cut == NULL && name_has_suffix(t->name, weight_suffix))
+        cut = t->name + strlen(t->name) - strlen(weight_suffix);
+    const struct tensor_info *scale = cut != NULL ? find_beside(s, t, cut, ".weight_scale") : NULL;
+    for (unsigned d = 0; scale != NULL && d < scale->n_dims; d++)
+        if (scale->dims[d] != 1)
+            return NULL;
+    return scale;
+}
+
 /* ---- compressed-tensors ---------------------------------------------------------------------- */
 
 /* Tensors beside packed codes that would change what the codes mean. */
@@ -330,6 +344,10 @@ static int fold_one(struct source *s, struct tensor_info *t, bool *is_gone, stru
         return fold_one_packed(s, t, is_gone, err);
     if (strcmp(t->dtype, "F8_E4M3") == 0) {
         const struct tensor_info *scales = find_beside(s, t, "", "_scale_inv");
+        if (scales == NULL && scale_of_table(s, t) != NULL) {
+            t->quant = &quant_fp8_codes; /* who binds the table takes the scale */
+            return 0;
+        }
         if (scales == NULL)
             return err_set(err, FM_ERR_UNSUPPORTED,
                            "%s: tensor '%.160s' is F8_E4M3 without '%.160s_scale_inv': this "

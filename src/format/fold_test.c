@@ -170,6 +170,24 @@ static void test_fp8(void **state)
     assert_int_equal(quant_matrix_bytes(t->quant, 130, 256), 130 * 256 + 16);
 }
 
+/* The scale stays: who binds the table takes it. */
+static void test_fp8_table(void **state)
+{
+    (void)state;
+    const struct tensor_info tensors[] = {
+        tensor("t.shard_0.weight", "F8_E4M3", NULL, 3, 5),
+        tensor("t.shard_1.weight", "F8_E4M3", NULL, 3, 5),
+        tensor("t.weight_scale", "BF16", &quant_bf16, 1, 1)};
+    struct fixture *f = fixture_of(tensors, 3);
+    struct fm_error err = {0};
+    assert_int_equal(fold_quantised(&f->source, &(struct source_options){0}, &err), 0);
+    assert_int_equal(f->source.n_tensors, 3);
+    assert_ptr_equal(source_find(&f->source, "t.shard_1.weight")->quant, &quant_fp8_codes);
+    struct tensor_info set[] = {tensors[0], tensors[2]};
+    set[1].dims[1] = 2;
+    check_refused(set, 2, FM_ERR_UNSUPPORTED, "without 't.shard_0.weight_scale_inv'");
+}
+
 static void test_fp8_refused(void **state)
 {
     (void)state;
@@ -340,6 +358,7 @@ int main(void)
         cmocka_unit_test(test_mxfp4_words),
         cmocka_unit_test(test_fp8),
         cmocka_unit_test(test_fp8_refused),
+        cmocka_unit_test(test_fp8_table),
         cmocka_unit_test(test_packed),
         cmocka_unit_test(test_packed_shapes_refused),
         cmocka_unit_test(test_packed_refused),

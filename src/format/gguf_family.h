@@ -80,6 +80,9 @@ struct gguf_layout {
     bool is_recurrent[LIMIT_LAYERS];
     uint64_t q_rows, kv_rows; /* for a fused projection in an attention layer */
     bool has_attention_bias, has_head_norms; /* the first block has such tensors */
+    /* A tensor outside of blocks that belongs to a layer, with its name there; empty: none. */
+    struct gguf_name moved;
+    uint64_t moved_layer;
     struct source_conventions conventions; /* the family's conventions, which `more` may change */
 };
 

@@ -122,6 +122,12 @@ static const struct gguf_name *make_name(const struct gguf_layout *layout,
         (void)snprintf(name, GGUF_HF_NAME_BYTES, "mtp.%.*s", bytes, t->name);
         return NULL;
     }
+    if (!is_layer && layout->moved.ggml != NULL &&
+        is_name(t->name, t->name_bytes, layout->moved.ggml)) {
+        (void)snprintf(name, GGUF_HF_NAME_BYTES, "model.layers.%llu.%s",
+                       (unsigned long long)layout->moved_layer, layout->moved.hugging_face);
+        return &layout->moved;
+    }
     if (is_layer && layer < layout->n_layers)
         found = find_layer_name(layout, layer, t->name + rest, t->name_bytes - rest);
     else if (!is_layer)

@@ -70,6 +70,13 @@ const struct tensor_info *binder_take(struct binder *b, const char *name, enum t
                         binder_file_of(b, t), name, t->dtype);
         return NULL;
     }
+    if (*quant == &quant_fp8_codes && role != TENSOR_TABLE) {
+        b->rc = err_set(b->err, FM_ERR_UNSUPPORTED,
+                        "%s: tensor '%s' is FP8 with one scale for all of it: this version reads "
+                        "weights in FP8 with one scale per 128 x 128 of them",
+                        binder_file_of(b, t), name);
+        return NULL;
+    }
     return t;
 }
 

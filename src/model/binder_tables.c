@@ -1,4 +1,5 @@
 /* Tables that stay on the disk, and integers that a checkpoint repeats. */
+#include <float.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,8 +19,8 @@ static bool bind_shard(struct binder *b, struct row_table *table, const char *na
         return false;
     if (quant->n_parts != 1 || quant->part_rows[0] > 1) {
         b->rc = err_set(b->err, FM_ERR_UNSUPPORTED,
-                        "%s: tensor '%s' has type %s; rows of a table are read one by one, in "
-                        "BF16, F16 and F32", binder_file_of(b, t), name, quant->name);
+                        "%s: tensor '%s' has type %s, whose scales are apart; rows of a table are "
+                        "read one by one", binder_file_of(b, t), name, quant->name);
         return false;
     }
     if (t->n_dims != 2 || t->dims[0] != n_rows || t->dims[1] != table->n_cols) {
@@ -41,6 +42,48 @@ static bool bind_shard(struct binder *b, struct row_table *table, const char *na
     b->model->n_parameters += n_rows * table->n_cols;
     binder_count_dense(b, t, quant, t->parts[0].bytes);
     return true;
+}
+
+/* Returns whether a file has these bytes: what packing leaves of a file ends before them. */
+static bool has_bytes(const struct source_file *file, const struct tensor_part *part)
+{
+    struct plat_file_info info;
+    return file->fd >= 0 && plat_open_file_info(file->fd, &info) &&
+           info.bytes >= part->offset + part->bytes;
+}
+
+/* Reads the scale of a table that is codes alone. */
+static void bind_scale(struct binder *b, struct row_table *table, const char *prefix)
+{
+    char name[BINDER_NAME_BYTES];
+    const struct quant *quant;
+    uint8_t raw[sizeof(float)];
+    const void *at = raw;
+    table->scale = 1;
+    if (b->rc != 0 || table->quant != &quant_fp8_codes)
+        return;
+    (void)snprintf(name, sizeof name, "%sweight_scale", prefix);
+    const struct tensor_info *t = binder_take(b, name, TENSOR_VECTOR, 1, &quant);
+    if (t == NULL)
+        return;
+    const struct source_file *file = &b->model->source->files[t->parts[0].file];
+    if (quant->kind != QUANT_FLOAT || t->parts[0].bytes != quant_row_bytes(quant, 1)) {
+        b->rc = err_set(b->err, FM_ERR_UNSUPPORTED,
+                        "%s: tensor '%s' has type %s and %llu bytes; the scale of a table is one "
+                        "number in BF16, F16 or F32", file->path, name, t->dtype,
+                        (unsigned long long)t->parts[0].bytes);
+        return;
+    }
+    b->model->n_parameters++;
+    binder_count_dense(b, t, quant, t->parts[0].bytes);
+    if (!has_bytes(file, &t->parts[0]))
+        return;
+    b->rc = plat_read_at(file->fd, file->path, raw, t->parts[0].bytes, t->parts[0].offset, b->err);
+    if (b->rc == 0)
+        quant->decode_row(quant, &at, &table->scale, 1);
+    if (b->rc == 0 && !(table->scale > 0 && table->scale <= FLT_MAX))
+        b->rc = err_set(b->err, FM_ERR_FORMAT, "%s: tensor '%s' is %g, which is no scale",
+                        file->path, name, (double)table->scale);
 }
 
 static void bind_shards(struct binder *b, struct row_table *table, uint64_t n_rows,
@@ -81,6 +124,10 @@ static void probe_table(struct binder *b, uint32_t n_parts, const char *prefix)
         (void)snprintf(name, sizeof name, is_whole ? "%sweight" : "%sshard_%u.weight", prefix, i);
         binder_note(b, name);
     }
+    if (binder_find(b, "%sweight_scale", prefix) != NULL) { /* of one in FP8 */
+        (void)snprintf(name, sizeof name, "%sweight_scale", prefix);
+        binder_note(b, name);
+    }
 }
 
 uint32_t binder_row_table(struct binder *b, const struct row_table *shape, uint64_t n_rows,
@@ -98,15 +145,8 @@ uint32_t binder_row_table(struct binder *b, const struct row_table *shape, uint6
         return 0;
     m->row_tables[m->n_row_tables] = *shape;
     bind_shards(b, &m->row_tables[m->n_row_tables], n_rows, n_parts, prefix);
+    bind_scale(b, &m->row_tables[m->n_row_tables], prefix);
     return m->n_row_tables++;
-}
-
-/* Returns whether a file has these bytes: what packing leaves of a file ends before them. */
-static bool has_bytes(const struct source_file *file, const struct tensor_part *part)
-{
-    struct plat_file_info info;
-    return file->fd >= 0 && plat_open_file_info(file->fd, &info) &&
-           info.bytes >= part->offset + part->bytes;
 }
 
 /* Compares the tensor's numbers, which are little-endian, with those expected. */

@@ -67,6 +67,7 @@ struct row_table {
     uint32_t n_cols;
     uint64_t n_rows, shard_rows, row_bytes;
     const struct quant *quant;
+    float scale; /* of all numbers; 1 unless the format is quant_fp8_codes */
     struct row_shard *shards; /* [n_shards], of shard_rows rows each */
     uint32_t n_shards;
 };

@@ -17,6 +17,8 @@ struct probe {
     struct name_set other_fields;   /* fields that it does not look at */
     struct name_set wanted_tensors; /* the same for tensors */
     struct name_set other_tensors;
+    bool is_whole;  /* the family went on to the end */
+    char stop[160]; /* otherwise why it did not */
 };
 
 #ifdef __cplusplus

@@ -12,6 +12,8 @@
 #define MAX_SHOWN_TENSORS 3
 /* A field that a family needs says more than one that it does not look at. */
 #define WEIGHT_WANTED 3
+/* As many tensors as a family wants that is not a near one. */
+#define WEIGHT_STOPPED 10
 
 /* Fields that configurations of all kinds have and that change no logits, or that config_init
  * reads. */
@@ -68,6 +70,15 @@ static void note_other_fields(struct probe *probe, const json_t *config)
             name_set_add(&probe->other_fields, field, strlen(field));
 }
 
+/* Keeps why the family stopped, without the name of the file. */
+static void note_stop(struct probe *probe, const char *file, const char *text)
+{
+    const size_t n = strlen(file);
+    const bool is_named = strncmp(text, file, n) == 0 && strncmp(text + n, ": ", 2) == 0;
+    (void)snprintf(probe->stop, sizeof probe->stop, "%.*s", (int)sizeof probe->stop - 1,
+                   text + (is_named ? n + 2 : 0));
+}
+
 /* Lets the family open the model as if it were one of its own. A failure is not passed on: what was
  * noted before it says enough. */
 static int try_family(struct source *source, const struct config *config,
@@ -85,8 +96,9 @@ static int try_family(struct source *source, const struct config *config,
     if (rc == 0) {
         b.probe = probe;
         b.err = &ignored;
-        (void)family->open(&own, &b, &model.shape, &model.arch, &ignored);
+        probe->is_whole = family->open(&own, &b, &model.shape, &model.arch, &ignored) == 0;
         (void)binder_finish(&b);
+        note_stop(probe, config->file, ignored.text);
         note_other_fields(probe, config->text);
     }
     family->close(model.arch);
@@ -95,10 +107,11 @@ static int try_family(struct source *source, const struct config *config,
     return rc;
 }
 
+/* A family that stopped has not noted all that it would. */
 static size_t score(const struct probe *p)
 {
-    return WEIGHT_WANTED * (size_t)p->wanted_fields.n + p->other_values.n + p->other_fields.n +
-           p->wanted_tensors.n + p->other_tensors.n;
+    return (p->is_whole ? 0 : WEIGHT_STOPPED) + WEIGHT_WANTED * (size_t)p->wanted_fields.n +
+           p->other_values.n + p->other_fields.n + p->wanted_tensors.n + p->other_tensors.n;
 }
 
 /* Leaves the probe of the nearest family in *nearest, and returns the family in *found. */
@@ -140,6 +153,22 @@ static void append(char *text, size_t bytes, const char *what, const struct name
                        name_set_text(names, max, shown, sizeof shown));
 }
 
+/* A family that stopped has looked at no tensor. */
+static void describe(const struct probe *p, char *text, size_t bytes)
+{
+    const unsigned fields = MAX_SHOWN_FIELDS, tensors = MAX_SHOWN_TENSORS;
+    append(text, bytes, "fields it does not know", &p->other_fields, fields);
+    append(text, bytes, "fields with other values", &p->other_values, fields);
+    append(text, bytes, "fields it needs", &p->wanted_fields, fields);
+    if (p->is_whole) {
+        append(text, bytes, "tensors it does not know", &p->other_tensors, tensors);
+        append(text, bytes, "tensors it needs", &p->wanted_tensors, tensors);
+        return;
+    }
+    const size_t used = strlen(text);
+    (void)snprintf(text + used, bytes - used, "; it stops where %s", p->stop);
+}
+
 static void list_families(const struct model_family *const *families, char *text, size_t bytes)
 {
     size_t used = 0;
@@ -166,12 +195,7 @@ int model_refuse_unknown(struct source *source, const struct config *config,
     int rc = p == NULL ? FM_ERR_NOMEM
                        : find_nearest(source, config, model_type, families, &p, &family, err);
     if (rc == 0) {
-        const unsigned fields = MAX_SHOWN_FIELDS, tensors = MAX_SHOWN_TENSORS;
-        append(lacks, sizeof lacks, "fields it does not know", &p->other_fields, fields);
-        append(lacks, sizeof lacks, "fields with other values", &p->other_values, fields);
-        append(lacks, sizeof lacks, "fields it needs", &p->wanted_fields, fields);
-        append(lacks, sizeof lacks, "tensors it does not know", &p->other_tensors, tensors);
-        append(lacks, sizeof lacks, "tensors it needs", &p->wanted_tensors, tensors);
+        describe(p, lacks, sizeof lacks);
         rc = err_set(err, FM_ERR_UNSUPPORTED,
                      "%s: field 'model_type' is \"%.64s\", which this version does not run; the "
                      "nearest family that it runs is \"%s\"%s", config->file, model_type,

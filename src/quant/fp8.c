@@ -47,3 +47,17 @@ static void fp8_decode(const struct quant *q, const void *const parts[], float *
 FP8(bf16, 2)
 FP8(f16, 2)
 FP8(f32, 4)
+
+/* Codes alone, of a table with one scale for all rows, which whoever reads rows multiplies with. */
+static void codes_decode(const struct quant *q, const void *const parts[], float *dst, size_t n)
+{
+    const uint8_t *codes = parts[0];
+    (void)q;
+    for (size_t i = 0; i < n; i++)
+        dst[i] = codes_e4m3(codes[i]);
+}
+
+const struct quant quant_fp8_codes = {
+    .name = "fp8-codes", .kind = QUANT_BLOCK, .block = 1, .n_parts = 1, .part_block_bytes = {1},
+    .bits = 8, .decode_row = codes_decode,
+};

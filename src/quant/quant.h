@@ -81,6 +81,8 @@ const struct quant *quant_find(const char *name);
 const struct quant *quant_at(unsigned i);
 
 extern const struct quant quant_f32, quant_f16, quant_bf16;
+/* E4M3 without scales: rows of tables alone are read in it. */
+extern const struct quant quant_fp8_codes;
 
 /* Returns the bytes of one row of n columns in one part. */
 static inline uint64_t quant_part_row_bytes(const struct quant *q, unsigned part, uint64_t n)

@@ -204,4 +204,6 @@ void row_store_decode(const struct row_store *s, uint32_t table, uint32_t slot, 
         const void *row = reads->raw + ((uint64_t)slot * t->n_per_token + i) * t->row_bytes;
         t->quant->decode_row(t->quant, &row, to + (size_t)i * t->n_cols, t->n_cols);
     }
+    for (size_t i = 0; t->scale != 1 && i < (size_t)t->n_per_token * t->n_cols; i++)
+        to[i] *= t->scale;
 }

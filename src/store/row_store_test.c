@@ -55,7 +55,7 @@ static void open_fixture(struct fixture *f)
     f->model.row_tables[0] = (struct row_table){
         .layer = 7, .n_per_token = 2, .n_recent = 2, .n_cols = N_COLS, .n_rows = N_ROWS,
         .shard_rows = SHARD_ROWS, .row_bytes = N_COLS * sizeof(float), .quant = &quant_f32,
-        .shards = f->shards, .n_shards = N_SHARDS};
+        .scale = 1, .shards = f->shards, .n_shards = N_SHARDS};
 }
 
 static void close_fixture(struct fixture *f)

@@ -7,7 +7,9 @@ GOLDEN is the golden of qwen4_exp_text. SWEEP_ENGINE writes the logits of every 
 """
 import json
 import pathlib
+import random
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ import families
 import variants
 
 FLASHMOE, ENGINE, GOLDEN = "", "", pathlib.Path()
+FROZEN = pathlib.Path(__file__).parents[1] / "oracle/frozen/small_qwen4_exp-q8_0.gguf"
 TABLE = "model.layers.1.ple.ple_embedding.ngram_embedding."
 N_TABLE_BYTES = 240 * 16 * 2
 
@@ -95,14 +98,80 @@ class Table(Case):
         self.assertIn(f"'{name}' has type f32, but the shard before it has bf16",
                       run("inspect", self.top / "mixed", status=1).stderr)
 
-    def test_fp8_is_refused(self):
+
+def e4m3(code):
+    """The value of an FP8 code that is no NaN."""
+    exponent, mantissa = code >> 3 & 15, code & 7
+    size = mantissa * 2.0 ** -9 if exponent == 0 else (8 + mantissa) * 2.0 ** (exponent - 10)
+    return -size if code & 128 else size
+
+
+class Fp8(Case):
+    """Tables as FP8 checkpoints have them: codes in shards, and one scale for all."""
+
+    def tables(self, scale):
+        """A table of random codes, and the same numbers in float32."""
         config, tensors = variants.read_checkpoint(GOLDEN)
+        rng = random.Random(1)
+        scale = struct.unpack("<f", struct.pack("<f", scale))[0]
+        codes, floats = dict(tensors), dict(tensors)
         for i in range(4):
-            tensors[f"{TABLE}shard_{i}.weight"] = variants.Tensor("F8_E4M3", [60, 16],
-                                                                  bytes(60 * 16))
-        variants.write_checkpoint(GOLDEN, self.top / "fp8", config, tensors, (), 1)
-        refused = run("inspect", self.top / "fp8", status=1).stderr
-        self.assertIn("shard_0.weight' is F8_E4M3", refused)
+            name = f"{TABLE}shard_{i}.weight"
+            raw = bytes(rng.choice([c for c in range(256) if c & 127 != 127])
+                        for _ in range(60 * 16))
+            codes[name] = variants.Tensor("F8_E4M3", [60, 16], raw)
+            floats[name] = variants.Tensor("F32", [60, 16], struct.pack(
+                f"<{len(raw)}f", *(e4m3(c) * scale for c in raw)))
+        codes[TABLE + "weight_scale"] = variants.Tensor("F32", [1], struct.pack("<f", scale))
+        return config, codes, floats
+
+    def write(self, name, config, tensors):
+        variants.write_checkpoint(GOLDEN, self.top / name, config, tensors, (), 1)
+        return self.top / name
+
+    def test_the_same_bits(self):
+        """A product of a code and the scale is rounded once, wherever it is made."""
+        for scale in (2.0 ** -9, 0.0001993179321289):
+            config, codes, floats = self.tables(scale)
+            expected = logits(self.write("floats", config, floats))
+            source = self.write("codes", config, codes)
+            self.assertEqual(logits(source), expected)
+            self.assertNotEqual(expected, logits(GOLDEN))
+            found = json.loads(run("inspect", source, "--json").stdout)
+            self.assertEqual(found["table_bytes"], N_TABLE_BYTES // 2)
+            packed = self.top / f"{scale}.fmoe"
+            run("pack", source, packed, "-q", "--experts", "keep")
+            run("verify", packed)
+            self.assertEqual(logits(packed), expected)
+            consumed = self.top / f"{scale}-consumed.fmoe"
+            run("pack", source, consumed, "-q", "--experts", "keep", "--consume", "--yes")
+            self.assertEqual(logits(consumed), expected)
+
+    def test_scale_in_bf16(self):
+        config, codes, floats = self.tables(2.0 ** -9)
+        codes[TABLE + "weight_scale"] = variants.Tensor("BF16", [1], b"\x00\x3b")
+        self.assertEqual(logits(self.write("codes", config, codes)),
+                         logits(self.write("floats", config, floats)))
+
+    def test_refused(self):
+        config, codes, _ = self.tables(1.0)
+        name = TABLE + "weight_scale"
+        scale = codes.pop(name)
+        self.assertIn("shard_0.weight' is F8_E4M3 without",
+                      run("inspect", self.write("none", config, codes), status=1).stderr)
+        for case, tensor, said in (
+                ("two", variants.Tensor("F32", [2], bytes(8)), "shard_0.weight' is F8_E4M3"),
+                ("kind", variants.Tensor("I32", [1], bytes(4)), f"'{name}' has dtype I32"),
+                ("zero", variants.Tensor("F32", [1], bytes(4)), f"'{name}' is 0, which is no"),
+                ("nan", variants.Tensor("F32", [1], b"\0\0\xc0\x7f"), f"'{name}' is nan")):
+            refused = run("inspect", self.write(case, config, {**codes, name: tensor}), status=1)
+            self.assertIn(said, refused.stderr)
+        other = "model.layers.1.ple.value_proj.weight"
+        shape = codes[other].shape
+        codes[other] = variants.Tensor("F8_E4M3", shape, bytes(shape[0] * shape[1]))
+        codes[other + "_scale"] = scale
+        refused = run("inspect", self.write("matrix", config, {**codes, name: scale}), status=1)
+        self.assertIn(f"'{other}' is FP8 with one scale for all of it", refused.stderr)
 
 
 class Packed(Case):
@@ -143,6 +212,45 @@ class Packed(Case):
         found = json.loads(run("inspect", packed, "--json").stdout)
         self.assertEqual(found["table_bytes"], N_TABLE_BYTES)
         self.assertNotEqual(logits(packed), logits(GOLDEN))
+
+
+class Gguf(Case):
+    """llama.cpp's converter writes the numbers of the hash, not what they follow from."""
+
+    FACTORS = (25912437101140037, 21043097849633001, 26491075874708125)
+    OFFSETS, SIZES = (0, 53, 112, 173), (53, 59, 61, 67)
+
+    def changed(self, old, new):
+        """A copy of the file in which one list of numbers is another."""
+        data = FROZEN.read_bytes()
+        found = struct.pack(f"<{len(old)}Q", *old)
+        self.assertEqual(data.count(found), 1)
+        path = self.top / "changed.gguf"
+        path.write_bytes(data.replace(found, struct.pack(f"<{len(new)}Q", *new)))
+        return path
+
+    def test_the_numbers_count(self):
+        expected = logits(FROZEN)
+        self.assertNotEqual(logits(self.changed(self.FACTORS, (3, 5, 7))), expected)
+        self.assertNotEqual(logits(self.changed(self.SIZES, (53, 59, 61, 1))), expected)
+
+    def test_refused(self):
+        """No factor overflows a product, and no row lies outside of the table."""
+        for old, new, said in (
+                (self.FACTORS, (1 << 62, 1, 1), "number 0 of 'multipliers'"),
+                (self.FACTORS, (1, 1 << 63, 1), "number 1 of 'multipliers'"),
+                (self.SIZES, (53, 59, 0, 67), "number 2 of 'sizes' of the hash of n-grams is 0"),
+                (self.SIZES, (53, 59, 61, 1 << 40), "number 3 of 'sizes'"),
+                (self.SIZES, (53, 59, 61, 68), "has shape [240, 16], expected [241, 16]"),
+                (self.OFFSETS, (0, 53, 112, 1 << 63), "number 3 of 'offsets'"),
+                (self.OFFSETS, (0, 53, 112, 174), "has shape [240, 16], expected [241, 16]")):
+            self.assertIn(said, run("inspect", self.changed(old, new), status=1).stderr)
+
+    def test_packed(self):
+        packed = self.top / "packed.fmoe"
+        run("pack", FROZEN, packed, "-q", "--experts", "keep")
+        run("verify", packed)
+        self.assertEqual(logits(packed), logits(FROZEN))
 
 
 class Attention(Case):

@@ -158,6 +158,7 @@ static struct net choose_net(struct check *c, bool is_long)
     a->value_dim = (unsigned)rng_length(rng, widest);
     a->kernel = (unsigned)(rng_chance(rng, 2) ? 4 : rng_between(rng, 1, 16));
     a->has_tiled_value_heads = rng_chance(rng, 2);
+    a->has_sigmoid_gate = rng_chance(rng, 4);
     a->eps = 1e-6f;
     net.parts[0] = rng_between(rng, 1, is_long ? 2 * KERNEL_DELTA_ROWS + 3 : 4);
     net.parts[1] = rng_below(rng, 4);
@@ -243,8 +244,9 @@ void check_delta_head(struct check *c)
     rng_floats(&c->rng, rng_values(&c->rng), out(c, state), n_state);
     const unsigned result = take_output(c, "out", FLOAT32, net.n * net.value_width, 4);
     const unsigned scratch = take_scratch(c, KERNEL_DELTA_SCRATCH(a->key_dim), 4);
-    describe(c, "head %u of %u (all: %u) over %u%s, keys %u, values %u, rows %zu+%zu+%zu", head,
+    describe(c, "head %u of %u (all: %u) over %u%s%s, keys %u, values %u, rows %zu+%zu+%zu", head,
              n_heads, n_heads, a->n_key_heads, a->has_tiled_value_heads ? " tiled" : "",
+             a->has_sigmoid_gate ? ", sigmoid" : "",
              a->key_dim, a->value_dim, net.first, net.parts[0], net.parts[1]);
     EACH_SIDE(c, k) {
         struct backend_segment segment = {.first_row = (uint32_t)net.first,

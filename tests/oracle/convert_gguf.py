@@ -36,6 +36,17 @@ def convert(llama_cpp, folder, outfile, options):
     conversion.base.TextModel.get_vocab_base_pre = lambda self, tokenizer: pre
     # The tiny vocabulary has none of GLM's special tokens.
     conversion.base.TextModel._set_vocab_glm = conversion.base.TextModel._set_vocab_gpt2
+    # It looks for "full_attention", which checkpoints write and transformers 5.22 renames.
+    load = conversion.base.ModelBase.load_hparams
+
+    def load_hparams(*args):
+        config = load(*args)
+        if config.get("model_type") == "qwen4_exp_text":
+            config["layer_types"] = [kind.replace("indexed", "full")
+                                     for kind in config["layer_types"]]
+        return config
+
+    conversion.base.ModelBase.load_hparams = staticmethod(load_hparams)
     # The switch --no-mtp sets this on the class and nothing unsets it.
     for cls in [*vars(conversion.qwen).values(), *vars(conversion.glm).values()]:
         if isinstance(cls, type) and "no_mtp" in vars(cls) and vars(cls)["no_mtp"] is True:

@@ -25,7 +25,7 @@ class Renamed(dict):
 
 
 # Families whose norms are stored as 1 + w by the converters.
-ZERO_CENTRED = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
+ZERO_CENTRED = ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text", "qwen4_exp_text")
 PLAIN_SHARED = ("glm4_moe", "deepseek_v3", "glm4_moe_lite")
 SHORT = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
@@ -111,14 +111,18 @@ def from_gguf(path, config):
     plus_1 = arch in ZERO_CENTRED
     norm = (lambda x: x - 1) if plus_1 else (lambda x: x)
     out.take("token_embd.weight", "model.embed_tokens.weight")
-    out.take("output_norm.weight", "model.norm.weight", norm)
+    if arch == "qwen4_exp_text":
+        gguf_streams(out, config, norm)
+    else:
+        out.take("output_norm.weight", "model.norm.weight", norm)
     if "output.weight" in out.source:
         out.take("output.weight", "lm_head.weight")
     for i in range(n_layers):
         b, h = f"blk.{i}.", f"model.layers.{i}."
         second = "post_attention_norm" if plus_1 or arch == "glm4_moe" else "ffn_norm"
-        out.take(b + "attn_norm.weight", h + "input_layernorm.weight", norm)
-        out.take(b + second + ".weight", h + "post_attention_layernorm.weight", norm)
+        if arch != "qwen4_exp_text":
+            out.take(b + "attn_norm.weight", h + "input_layernorm.weight", norm)
+            out.take(b + second + ".weight", h + "post_attention_layernorm.weight", norm)
         if b + "ssm_a" in out.source:
             gguf_linear_attention(out, b, h, config)
         elif b + "attn_kv_a_mqa.weight" in out.source:
@@ -130,6 +134,38 @@ def from_gguf(path, config):
     for name in [n for n in out.source if n.startswith(f"blk.{n_layers}.")]:
         del out.source[name]
     return unstack(out.done(), config)
+
+
+def gguf_streams(out, config, norm):
+    """What qwen4_exp has beside the layers of Qwen3.5: gates of streams, tables, the index."""
+    def gate(ours, theirs):
+        out.take(f"{ours}_norm.weight", f"{theirs}.hc_norm.weight", norm)
+        for x in ("down", "up"):
+            out.take(f"{ours}_{x}.weight", f"{theirs}.input_mix_weight_{x}.weight")
+
+    gate("output_hc", "model.hyper_connection_mixer")
+    for i in range(config["num_hidden_layers"]):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        for ours, theirs in (("attn", "attn"), ("ffn", "mlp")):
+            gate(f"{b}hc_{ours}", f"{h}{theirs}_hyper_connection")
+            out.take(f"{b}hc_{ours}_inject.weight",
+                     f"{h}{theirs}_hyper_connection.block_inject_weight.weight")
+        if b + "indexer.q_proj.weight" in out.source:
+            x = h + "self_attn.indexer."
+            out[x + "index_qk_proj.weight"] = np.concatenate(
+                [out.source.pop(f"{b}indexer.{kind}_proj.weight") for kind in "qk"])
+            for kind in "qk":
+                out.take(f"{b}indexer.{kind}_norm.weight", f"{x}{kind}_layernorm.weight", norm)
+        if b + "ple_key.weight" not in out.source:
+            continue
+        out.take(b + "ple_key.weight", h + "ple.key_proj.weight")
+        out.take(b + "ple_value.weight", h + "ple.value_proj.weight")
+        for x in ("key", "query", "conv"):
+            out.take(f"{b}ple_norm_{x}.weight", f"{h}ple.norm_{x}.weight", norm)
+        out.take(b + "ple_conv1d.weight", h + "ple.conv1d.weight", lambda x: x[:, None])
+        table = np.split(out.source.pop("per_layer_token_embd.weight"), config["split_ngram_parts"])
+        for part, rows in enumerate(table):
+            out[f"{h}ple.ple_embedding.ngram_embedding.shard_{part}.weight"] = rows
 
 
 def join_heads(keys, values):
@@ -323,8 +359,9 @@ def load(path, config):
     if path.suffix == ".gguf" or any(path.glob("*.gguf")):
         return from_gguf(path, config)
     own = json.load(open(path / "config.json"))
-    if own.get("quantization_config", {}).get("quant_method") == "fp8":
+    method = own.get("text_config", own).get("quantization_config", {}).get("quant_method")
+    if method == "fp8":
         return from_fp8(path, own)
-    if "quantization_config" in own.get("text_config", own):
+    if method == "compressed-tensors":
         return from_packed(path)
     return from_mlx(path, config)

@@ -36,8 +36,14 @@ class Float64:
 
 
 def write_checkpoint(folder, source, tensors):
+    from safetensors import safe_open
     from safetensors.numpy import save_file
 
+    tensors = dict(tensors)
+    with safe_open(source / "model.safetensors", "pt") as file:  # integers are not converted
+        for name in file.keys():
+            if file.get_slice(name).get_dtype() == "I64":
+                tensors[name] = file.get_tensor(name).numpy()
     folder.mkdir(parents=True, exist_ok=True)
     config = json.load(open(source / "config.json"))
     config["dtype"] = "float32"

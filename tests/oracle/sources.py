@@ -24,6 +24,7 @@ GOLDENS += ["small_qwen3_moe", "small_qwen3_next", "small_qwen3_5_moe"]
 ATTENTION = ["glm4_moe", "minimax_m2", "mixtral", "olmoe", "qwen2_moe"]
 GOLDENS += [*(f"small_{name}" for name in ATTENTION), "ahead_glm4_moe", "groups_glm4_moe"]
 GOLDENS += ["gpt_oss", "gpt_oss_mxfp4", "yarn_deepseek_v3", "ahead_glm4_moe_lite"]
+GOLDENS += ["small_qwen4_exp"]
 BASE = {
     "qwen3_moe_sparse": "qwen3_moe",
     "small_qwen3_moe": "qwen3_moe",
@@ -31,6 +32,7 @@ BASE = {
     "small_qwen3_5_moe": "qwen3_5_moe_text",
     "wide": "qwen3_5_moe_text",
     **{f"small_{name}": name for name in ATTENTION},
+    "small_qwen4_exp": "qwen4_exp_text",
     "ahead_glm4_moe": "glm4_moe",
     "groups_glm4_moe": "glm4_moe",
     "ahead_glm4_moe_lite": "glm4_moe_lite",
@@ -67,6 +69,7 @@ CUTS = {  # layers, experts
     "small_qwen3_5_moe": ([2, 3], 4),
     **{f"small_{name}": ([0, 1], 4) for name in ATTENTION},
     "small_qwen2_moe": ([0, 2], 4),  # llama.cpp has no dense layers of this family
+    "small_qwen4_exp": ([0, 1, 3], 4),
     "ahead_glm4_moe": ([0, 1, 4], 4),
     "ahead_glm4_moe_lite": ([0, 1, 4], 8),
     "yarn_deepseek_v3": ([0, 1], 4),
@@ -150,6 +153,10 @@ def cut(folder, layers, n_experts):
         kept[".".join(parts)] = tensor
     save_file(kept, folder / "model.safetensors", {"format": "pt"})
     config = json.load(open(folder / "config.json"))
+    if "full_attention_interval" in config and "layer_types" not in config:
+        config["layer_types"] = [
+            "linear_attention" if (i + 1) % config["full_attention_interval"] else "full_attention"
+            for i in range(config["num_hidden_layers"])]
     config["num_hidden_layers"] = sum(i < config["num_hidden_layers"] for i in layers)
     if "layer_types" in config:
         config["layer_types"] = [config["layer_types"][i] for i in layers]

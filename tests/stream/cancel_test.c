@@ -301,7 +301,8 @@ static void cancel_at_route(void *ctx, unsigned layer, unsigned position, unsign
         fm_session_cancel(w->session);
 }
 
-/* If a session is cancelled when a layer's experts are chosen, not even all of them are read. */
+/* If a session is cancelled when a layer's experts are chosen, not even all of them are read. (A
+ * cache that has room for all experts reads them in the background whatever sessions do.) */
 static void test_within_a_layer(void **state)
 {
     (void)state;
@@ -329,7 +330,8 @@ static void test_within_a_layer(void **state)
         assert_int_equal(w.last_layer, layer);
         assert_int_equal(w.last_route, layer);
         const uint64_t n_read = (after.bytes_read - stats.bytes_read) / f->info.expert_bytes;
-        assert_true(n_read < (layer + 1ull) * f->info.n_experts);
+        assert_true(n_read < (layer + 1ull) * f->info.n_experts ||
+                    after.n_cache_slots == (uint64_t)f->info.n_moe_layers * f->info.n_experts);
         has_gone_back(f, f->sessions[0], 0);
     }
     assert_int_equal(n_dense, f->info.n_layers - f->info.n_moe_layers);

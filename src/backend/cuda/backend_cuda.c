@@ -138,6 +138,8 @@ static void carve_all(struct carver *c, struct backend_cuda *cuda, const struct 
     carve_quantized(c, &cuda->hidden, CUDA_MIN_GROUP, n_hidden);
     cuda->partial_floats = cuda_partial_floats(o);
     cuda->partial = carve(c, cuda->partial_floats, sizeof(float));
+    cuda->score_floats = cuda_score_floats(o);
+    cuda->scores = carve(c, cuda->score_floats, sizeof(float));
     cuda->lists = carve(c, cuda_queue_list_bytes(list_bytes(o)), 1);
     cuda->counters = carve(c, CUDA_COUNTERS + 1, sizeof(uint32_t));
 }
@@ -203,6 +205,7 @@ static const struct backend_ops cuda_ops = {
     .expert_sum = cuda_expert_sum,
     .add_gated = cuda_add_gated,
     .add = cuda_add,
+    .streams = &cuda_stream_ops,
 };
 
 static int make_scratch(struct backend_cuda *cuda, struct fm_error *err)

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/backend_cuda.h"
 #include "backend/cuda/cuda_memory.h"
-#include "backend/cuda/kernels_mix.h"
+#include "backend/cuda/kernels_streams.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -46,6 +46,8 @@ struct backend_cuda {
     struct cuda_quantized hidden; /* of intermediates; scales as if all groups were the smallest */
     float *partial;               /* of attention */
     size_t partial_floats;
+    float *scores; /* of blocks, for the choice of sparse attention */
+    size_t score_floats;
     char *lists; /* the queue's */
     uint32_t *counters; /* [CUDA_COUNTERS + 1], 0 between two launches; the last is the queue's */
 };
@@ -58,6 +60,15 @@ static inline struct backend_cuda *cuda_of(struct backend *be)
 static inline uint32_t cuda_over(size_t n, size_t unit)
 {
     return (uint32_t)((n + unit - 1) / unit);
+}
+
+/* Blocks of positions are counted as a power of two: launches stay the same for many tokens. */
+static inline uint32_t cuda_power_of_two(uint32_t n)
+{
+    uint32_t power = 1;
+    while (power < n)
+        power *= 2;
+    return power;
 }
 
 /* Launches a kernel: CUDA_LAUNCH(cuda, name, blocks x, blocks y, threads, {arguments}). */
@@ -88,8 +99,15 @@ void cuda_ffn_routed(struct backend *be, const struct backend_routed *args);
 /* Returns the floats for results of blocks of attention: those of one row at least, and of as many
  * rows as 16 MiB hold. */
 size_t cuda_partial_floats(const struct backend_options *o);
+/* Returns the rows of all segments, which follow each other. */
+uint32_t cuda_rows_of(const struct backend_segment *segments, size_t n);
 void cuda_attention(struct backend *be, const struct backend_attention *args);
 void cuda_delta_net(struct backend *be, const struct backend_delta_net *args);
+
+/* cuda_streams.c */
+/* Returns the floats for scores of blocks: those of one row at least. */
+size_t cuda_score_floats(const struct backend_options *o);
+extern const struct backend_stream_ops cuda_stream_ops;
 
 #ifdef __cplusplus
 }

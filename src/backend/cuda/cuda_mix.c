@@ -4,18 +4,9 @@
 #include "backend/cuda/backend_cuda_internal.h"
 #include "backend/cuda/formats.h"
 
-/* Blocks of positions are counted as a power of two: launches stay the same for many tokens. */
-static uint32_t power_of_two(uint32_t n)
-{
-    uint32_t power = 1;
-    while (power < n)
-        power *= 2;
-    return power;
-}
-
 size_t cuda_partial_floats(const struct backend_options *o)
 {
-    const size_t n_blocks = power_of_two(o->n_context / GPU_ATTENTION_BLOCK + 2);
+    const size_t n_blocks = cuda_power_of_two(o->n_context / GPU_ATTENTION_BLOCK + 2);
     const size_t row = n_blocks * o->n_heads * (o->head_dim + 2ul);
     const size_t all = row * o->max_rows, usual = 4ul << 20;
     return row > usual ? row : all < usual ? all : usual;
@@ -33,7 +24,7 @@ static uint32_t max_blocks(const struct backend_attention *a)
         const uint32_t n = cuda_over(seen, GPU_ATTENTION_BLOCK);
         max = n > max ? n : max;
     }
-    return power_of_two(max);
+    return cuda_power_of_two(max);
 }
 
 /* Blocks of threads that keep a GPU busy. */
@@ -51,7 +42,7 @@ static uint32_t head_parts(const struct backend_attention *a, uint32_t n_rows, u
     return parts;
 }
 
-static uint32_t rows_of(const struct backend_segment *segments, size_t n)
+uint32_t cuda_rows_of(const struct backend_segment *segments, size_t n)
 {
     uint32_t rows = 0;
     for (size_t s = 0; s < n; s++) {
@@ -64,7 +55,8 @@ static uint32_t rows_of(const struct backend_segment *segments, size_t n)
 void cuda_attention(struct backend *be, const struct backend_attention *args)
 {
     struct backend_cuda *cuda = cuda_of(be);
-    const uint32_t n_rows = rows_of(args->segments, args->n_segments), n_blocks = max_blocks(args);
+    const uint32_t n_rows = cuda_rows_of(args->segments, args->n_segments);
+    const uint32_t n_blocks = max_blocks(args);
     const size_t heads = (size_t)n_blocks * args->n_heads;
     /* Rows whose blocks have room at the same time. */
     const size_t fit = cuda->partial_floats / (heads * (args->head_dim + 2ul));
@@ -90,9 +82,15 @@ void cuda_attention(struct backend *be, const struct backend_attention *args)
         a.block_total = a.block_max + n * heads;
         a.block_out = a.block_total + n * heads;
         const uint32_t n_parts = head_parts(args, n, n_blocks);
-        CUDA_LAUNCH(cuda, attend, n_parts * args->n_kv_heads * n_blocks, n, GPU_ATTEND_THREADS,
-                    {a, n_parts});
-        CUDA_LAUNCH(cuda, merge, args->n_heads, n, 128, {.a = a});
+        const uint32_t n_items = n_parts * args->n_kv_heads * n_blocks;
+        if (args->chosen != NULL) {
+            CUDA_LAUNCH(cuda, attend_chosen, n_items, n, GPU_ATTEND_THREADS,
+                        {a, n_parts, {args->chosen, args->ratio, args->n_best}});
+            CUDA_LAUNCH(cuda, merge_chosen, args->n_heads, n, 128, {.a = a});
+        } else {
+            CUDA_LAUNCH(cuda, attend, n_items, n, GPU_ATTEND_THREADS, {a, n_parts});
+            CUDA_LAUNCH(cuda, merge, args->n_heads, n, 128, {.a = a});
+        }
     }
 }
 

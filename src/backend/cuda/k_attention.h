@@ -18,15 +18,21 @@ struct gpu_attend_part {
     float *max, *total, *out;
 };
 
+/* Which row of the keys and values is the i-th that is seen. */
+struct gpu_rows_in_order {
+    GPU_METHOD uint32_t operator()(uint32_t i) const { return i; }
+};
+
 /* Scores: a half warp takes a position. */
+template <class Rows>
 GPU_FN void gpu_attend_scores(const struct gpu_kv_format &kv, const struct gpu_attend_part &p,
-                              gpu_shared<float> scores)
+                              const Rows &rows, gpu_shared<float> scores)
 {
     const uint64_t row_bytes = gpu_kv_row_bytes(kv, p.dim);
     const unsigned j = gpu_lane() & 15, n_halves = gpu_n_threads() / GPU_LANES;
     for (uint32_t first = 0; first < p.n; first += n_halves) {
         const uint32_t i = first + gpu_thread() / GPU_LANES;
-        const uint8_t *row = p.keys + (i < p.n ? i : 0) * row_bytes;
+        const uint8_t *row = p.keys + rows(i < p.n ? i : 0) * row_bytes;
         const float kept = gpu_kv_scale(kv, row, p.dim);
         for (uint32_t h = 0; h < p.n_heads; h++) {
             float lane = 0;
@@ -69,14 +75,15 @@ GPU_FN void gpu_attend_exps(const struct gpu_attend_part &p, uint32_t h, gpu_sha
 }
 
 /* The weighted values: a thread takes a dimension. */
+template <class Rows>
 GPU_FN void gpu_attend_values(const struct gpu_kv_format &kv, const struct gpu_attend_part &p,
-                              gpu_shared<float> scores, gpu_shared<float> kept)
+                              const Rows &rows, gpu_shared<float> scores, gpu_shared<float> kept)
 {
     const uint64_t row_bytes = gpu_kv_row_bytes(kv, p.dim);
     for (uint32_t d = gpu_thread(); d < p.value_dim; d += gpu_n_threads()) {
         float sum[GPU_ATTEND_HEADS] = {0};
         for (uint32_t i = 0; i < p.n; i++) {
-            const float value = gpu_kv_value(kv, p.values + i * row_bytes, d);
+            const float value = gpu_kv_value(kv, p.values + rows(i) * row_bytes, d);
             GPU_UNROLL
             for (uint32_t h = 0; h < GPU_ATTEND_HEADS; h++)
                 if (h < p.n_heads)
@@ -316,22 +323,35 @@ GPU_FN void gpu_attend_halves(const struct gpu_attention &a, const struct gpu_at
     }
 }
 
-GPU_FN void gpu_attend_any(const struct gpu_attention &a, const struct gpu_attend_heads &heads,
-                           struct gpu_attend_part &p, const struct gpu_attend_shared &s)
+/* Heads against rows in any format, wherever they lie. The launch ahead has ended. */
+template <class Rows>
+GPU_FN void gpu_attend_rows(const struct gpu_attention &a, const struct gpu_attend_heads &heads,
+                            struct gpu_attend_part &p, gpu_shared<float> scores,
+                            gpu_shared<float> kept, const Rows &rows)
 {
-    gpu_wait();
+    const uint64_t row_bytes = gpu_kv_row_bytes(a.kv, p.dim);
     for (uint32_t i = gpu_thread(); i < p.n; i += gpu_n_threads())
-        s.kept[i] = gpu_kv_scale(a.kv, p.values + i * gpu_kv_row_bytes(a.kv, p.dim), p.dim);
+        kept[i] = gpu_kv_scale(a.kv, p.values + rows(i) * row_bytes, p.dim);
     for (uint32_t h = heads.first; h < heads.end; h += GPU_ATTEND_HEADS) {
         gpu_attend_take(a, heads, h, &p);
-        gpu_attend_scores(a.kv, p, s.scores);
+        gpu_attend_scores(a.kv, p, rows, scores);
         gpu_barrier();
         if (gpu_warp() < p.n_heads)
-            gpu_attend_exps(p, gpu_warp(), s.scores);
+            gpu_attend_exps(p, gpu_warp(), scores);
         gpu_barrier();
-        gpu_attend_values(a.kv, p, s.scores, s.kept);
+        gpu_attend_values(a.kv, p, rows, scores, kept);
         gpu_barrier();
     }
+}
+
+/* The heads of this block of threads. */
+GPU_FN struct gpu_attend_heads gpu_attend_heads_of(const struct gpu_attention &a, uint32_t n_parts)
+{
+    const uint32_t part = gpu_block_x() % n_parts, x = gpu_block_x() / n_parts;
+    const uint32_t group = a.n_heads / a.n_kv_heads, share = (group + n_parts - 1) / n_parts;
+    const uint32_t end = (part + 1) * share;
+    return {a.first_row + gpu_block_y(), x % a.n_kv_heads, x / a.n_kv_heads, part * share,
+            group < end ? group : end};
 }
 
 GPU_KERNEL_FOR(GPU_ATTEND_THREADS, 1) void gpu_attend(const struct gpu_attend_args args)
@@ -342,13 +362,7 @@ GPU_KERNEL_FOR(GPU_ATTEND_THREADS, 1) void gpu_attend(const struct gpu_attend_ar
     const struct gpu_attend_shared s = {scores, kept, tile};
     gpu_read_args(args);
     const struct gpu_attention &a = args.a;
-    const uint32_t part = gpu_block_x() % args.n_parts, x = gpu_block_x() / args.n_parts;
-    const uint32_t group = a.n_heads / a.n_kv_heads, share = (group + args.n_parts - 1) /
-                                                             args.n_parts;
-    const uint32_t end_head = (part + 1) * share;
-    const struct gpu_attend_heads heads = {a.first_row + gpu_block_y(), x % a.n_kv_heads,
-                                           x / a.n_kv_heads, part * share,
-                                           group < end_head ? group : end_head};
+    const struct gpu_attend_heads heads = gpu_attend_heads_of(a, args.n_parts);
     const struct gpu_attention_row r = gpu_attention_row_of(a, heads.row);
     if (heads.b >= r.n_blocks) {
         gpu_wait();
@@ -367,10 +381,12 @@ GPU_KERNEL_FOR(GPU_ATTEND_THREADS, 1) void gpu_attend(const struct gpu_attend_ar
     p.dim = a.head_dim;
     p.value_dim = a.value_dim;
     p.scale = a.scale;
-    if (gpu_has_halves(a.kv, p))
+    if (gpu_has_halves(a.kv, p)) {
         gpu_attend_halves(a, heads, p, old < p.n ? old : p.n, s);
-    else
-        gpu_attend_any(a, heads, p, s);
+    } else {
+        gpu_wait();
+        gpu_attend_rows(a, heads, p, scores, kept, gpu_rows_in_order{});
+    }
 }
 
 /* ---- merging --------------------------------------------------------------------------------- */

@@ -390,6 +390,11 @@ GPU_KERNEL void gpu_delta_head(const struct gpu_delta_head_args a)
 
 /* ---- norm and gate --------------------------------------------------------------------------- */
 
+GPU_FN float gpu_delta_gate(const struct backend_delta_net &net, float z)
+{
+    return net.has_sigmoid_gate ? fmath_sigmoid(z) : fmath_silu(z);
+}
+
 GPU_KERNEL void gpu_delta_close(const struct gpu_delta_close_args a)
 {
     const struct backend_delta_net &net = a.d.net;
@@ -411,7 +416,7 @@ GPU_KERNEL void gpu_delta_close(const struct gpu_delta_close_args a)
         gpu_load_unit(net.z, at + first, n, z);
         GPU_UNROLL
         for (uint32_t e = 0; e < GPU_UNIT_VALUES; e++)
-            x[e] = x[e] * scale * norm[e] * fmath_silu(z[e]);
+            x[e] = x[e] * scale * norm[e] * gpu_delta_gate(net, z[e]);
         gpu_store_unit(x, at + first, n, net.out);
         if (a.rounding.group > 0)
             gpu_round_unit(x, n, at + first, a.rounding);
@@ -548,7 +553,7 @@ GPU_KERNEL_FOR(4 * GPU_TOKEN_DIM, 1) void gpu_delta_token(const struct gpu_delta
         mixed[gpu_thread()] = gpu_conv_token(a.d, taps, newest);
     } else {
         gpu_token_factors(net, row, head, i, s);
-        gate[i] = fmath_silu(newest);
+        gate[i] = gpu_delta_gate(net, newest);
     }
     if (part == GPU_TOKEN_VALUE)
         gpu_remember_token(a.d, history, channel, taps, newest);

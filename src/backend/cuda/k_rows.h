@@ -127,17 +127,14 @@ GPU_FN float gpu_norm_scale(float squares, uint32_t n, float eps)
 /* Floats of a row in shared memory at a time; a multiple of 16. */
 #define GPU_ROW_TILE 4096u
 
-/* The 16 threads that add up read a tile that all threads have fetched. */
-GPU_KERNEL void gpu_rms_norm(const struct gpu_rms_norm_args a)
+/* The norm of a row. The 16 threads that add up read a tile that all threads have fetched. The
+ * block meets. */
+GPU_FN void gpu_norm_row(const float *x, const float *weight, float eps, uint32_t dim, float *y,
+                         gpu_shared<float> tile, gpu_shared<float> sum)
 {
-    GPU_SHARED(float, tile, GPU_ROW_TILE);
-    GPU_SHARED(float, sum, 1);
-    const float *x = a.x + (size_t)gpu_block_x() * a.dim;
-    float *y = a.y + (size_t)gpu_block_x() * a.dim;
     float lane = 0;
-    gpu_wait();
-    for (uint32_t first = 0; first < a.dim; first += GPU_ROW_TILE) {
-        const uint32_t n = a.dim - first < GPU_ROW_TILE ? a.dim - first : GPU_ROW_TILE;
+    for (uint32_t first = 0; first < dim; first += GPU_ROW_TILE) {
+        const uint32_t n = dim - first < GPU_ROW_TILE ? dim - first : GPU_ROW_TILE;
         gpu_barrier(); /* the tile before has been read */
         for (uint32_t i = gpu_thread(); i < n; i += gpu_n_threads())
             tile[i] = x[first + i];
@@ -145,10 +142,19 @@ GPU_KERNEL void gpu_rms_norm(const struct gpu_rms_norm_args a)
         if (gpu_thread() < GPU_LANES)
             lane = gpu_add_squares(tile, n, gpu_thread(), lane);
     }
-    const float squares = gpu_sum_block(gpu_end_lane(lane, a.dim, gpu_thread()), sum);
-    const float scale = gpu_norm_scale(squares, a.dim, a.eps);
-    for (uint32_t i = gpu_thread(); i < a.dim; i += gpu_n_threads())
-        y[i] = x[i] * scale * a.weight[i];
+    const float squares = gpu_sum_block(gpu_end_lane(lane, dim, gpu_thread()), sum);
+    const float scale = gpu_norm_scale(squares, dim, eps);
+    for (uint32_t i = gpu_thread(); i < dim; i += gpu_n_threads())
+        y[i] = x[i] * scale * weight[i];
+}
+
+GPU_KERNEL void gpu_rms_norm(const struct gpu_rms_norm_args a)
+{
+    GPU_SHARED(float, tile, GPU_ROW_TILE);
+    GPU_SHARED(float, sum, 1);
+    const size_t at = (size_t)gpu_block_x() * a.dim;
+    gpu_wait();
+    gpu_norm_row(a.x + at, a.weight, a.eps, a.dim, a.y + at, tile, sum);
 }
 
 GPU_KERNEL void gpu_rope_table(const struct gpu_rope_table_args a)

@@ -5,7 +5,7 @@
 
 #include "backend/cuda/language.h"
 
-#include "backend/cuda/kernels_mix.h"
+#include "backend/cuda/kernels_streams.h"
 #include "backend/not_finite.h"
 #include "backend/peak.h"
 #include "backend/prefer.h"
@@ -27,6 +27,8 @@
 #include "backend/cuda/k_one.h"
 #include "backend/cuda/k_kv.h"
 #include "backend/cuda/k_attention.h"
+#include "backend/cuda/k_chosen.h"
 #include "backend/cuda/k_delta.h"
+#include "backend/cuda/k_streams.h"
 
 #endif
