@@ -15,8 +15,8 @@
 
 /* ---- memory: two blocks, each carved in two passes by the same list ------------------------- */
 
-/* Checks of the embedding's rows and of each layer's, for every segment; then those of the head, and
- * the peaks of its rows, two words each at a multiple of two. */
+/* Checks of the embedding's rows and of each layer's, for every segment; then those of the head,
+ * and the peaks of its rows, two words each at a multiple of two. */
 static uint64_t head_checks_at(const struct model *model, const struct forward_options *options)
 {
     return (1ull + model->end_layer - model->first_layer) * options->max_segments;

@@ -61,8 +61,8 @@ struct batch_hooks {
     /* Returns where the logits of a row are wanted, or NULL: anywhere. They may arrive there also
      * when the segment is given up later. Best are those of engine_make_pages. */
     float *(*logits_place)(void *ctx, uint32_t segment, uint32_t row);
-    /* Which token has the highest of the logits that come next, of several the first; called where a
-     * device has found it. NULL: nobody wants to know. */
+    /* Which token has the highest of the logits that come next, of several the first; called where
+     * a device has found it. NULL: nobody wants to know. */
     void (*peak)(void *ctx, uint32_t segment, uint32_t row, uint32_t token);
     void (*logits)(void *ctx, uint32_t segment, uint32_t row, const float *logits);
     /* The host is about to wait for a device: there is time for what can be done now. */

@@ -7,20 +7,17 @@ static const float *logits_of(const struct peak *peak)
     return __atomic_load_n(&peak->logits, __ATOMIC_ACQUIRE);
 }
 
-void peaks_set(struct peaks *p, const float *logits, uint32_t token)
+void peaks_set(struct peaks *p, const float *before, const float *logits, int64_t token)
 {
-    struct peak *to = NULL;
-    for (unsigned i = 0; i < PEAKS_MAX; i++) {
-        const float *there = logits_of(&p->list[i]);
-        if (there == logits || (there == NULL && to == NULL))
-            to = &p->list[i];
-        if (there == logits)
-            break;
-    }
-    if (to == NULL)
+    unsigned i = 0;
+    peaks_forget(p, before);
+    peaks_forget(p, logits);
+    while (i < PEAKS_MAX && logits_of(&p->list[i]) != NULL)
+        i++;
+    if (token < 0 || i == PEAKS_MAX)
         return;
-    to->token = token;
-    __atomic_store_n(&to->logits, logits, __ATOMIC_RELEASE);
+    p->list[i].token = (uint32_t)token;
+    __atomic_store_n(&p->list[i].logits, logits, __ATOMIC_RELEASE);
 }
 
 void peaks_forget(struct peaks *p, const float *logits)

@@ -21,8 +21,8 @@ struct peaks {
     } list[PEAKS_MAX];
 };
 
-/* The logits there have their peak at this token; or it is not known (peaks_forget). */
-void peaks_set(struct peaks *p, const float *logits, uint32_t token);
+/* The peak of `logits` is this token, or -1: not known. Those of `before` are not used any more. */
+void peaks_set(struct peaks *p, const float *before, const float *logits, int64_t token);
 void peaks_forget(struct peaks *p, const float *logits);
 /* Returns the token, or -1. */
 int32_t peaks_find(const struct peaks *p, const float *logits);

@@ -432,13 +432,11 @@ static float *place_logits(void *ctx, uint32_t segment, uint32_t row)
 static void turn_logits(struct fm_session *s)
 {
     float *before = s->logits;
-    struct peaks *peaks = &s->owner->peaks;
     count_logits(s);
     s->logits = s->next_logits;
     s->next_logits = before;
-    peaks_forget(peaks, before);
-    if (s->next_peak >= 0)
-        peaks_set(peaks, s->logits, (uint32_t)s->next_peak);
+    peaks_set(&s->owner->peaks, before, s->logits, s->next_peak);
+    s->next_peak = -1;
 }
 
 static void take_peak(void *ctx, uint32_t segment, uint32_t row, uint32_t token)
@@ -460,10 +458,8 @@ static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *
     s->has_new_logits = true;
     if (place != NULL && place != logits)
         memcpy(place, logits, logits_bytes(e->m));
-    if (place == s->next_logits) {
+    if (place == s->next_logits)
         turn_logits(s);
-        s->next_peak = -1;
-    }
     if (done->n_drafts > 0)
         return; /* nobody sees them before the whole segment is computed */
     show_logits(e, s, s->sequence->position + row, place != NULL ? s->logits : logits);

@@ -10,8 +10,10 @@
 #define MAX_COMMANDS 4096
 
 /* The GPU begins with a token when so many commands are there, those of a few layers. Each further
- * submission of the token has twice as many as the one before, so there are few of them. */
+ * submission of the token has so many times as many as the one before: there are few of them, and
+ * the GPU is still busy with the last one when the host has prepared the next. */
 #define FIRST_COMMANDS 16
+#define MORE_COMMANDS 4
 
 /* Room for the lists of a token beside those of the longest operation. */
 #define TOKEN_LIST_BYTES (2u << 20)
@@ -52,7 +54,7 @@ void cuda_queue_begin(struct cuda_queue *q)
 {
     if (q->n >= q->enough) {
         cuda_queue_submit(q);
-        q->enough *= 2;
+        q->enough *= MORE_COMMANDS;
     }
     if (q->operation_bytes > q->list_bytes - q->list_used)
         cuda_queue_submit(q);

@@ -8,19 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/cuda/device_copies.cuh"
 #include "backend/cuda/kernels_all.h"
 
 /* The oldest architecture that the kernels are compiled for. */
 #define MIN_MAJOR 8
-
-/* What is sent to the GPU waits in a ring of pinned memory until the GPU has copied it. The ring has
- * a few parts, which grow with what is sent; the host waits for a part before it enters it again. */
-#define N_PARTS 4
-#define MIN_PART_BYTES (256u << 10)
-
-/* What the host fetches and waits for: up to so many bytes come with a word that the host watches.
- * It sees them several microseconds before the driver says that they are there. */
-#define MAIL_BYTES 4096u
 
 /* Up to so many bytes a kernel writes to the host's pinned memory: copy engines begin later. */
 #define KERNEL_DOWNLOAD_BYTES (1u << 20)
@@ -33,20 +25,6 @@
 
 /* Marks whose event is kept. */
 #define N_MARKS 64
-
-struct ring {
-    char *at; /* [N_PARTS, part_bytes] */
-    size_t part_bytes;
-    unsigned part;
-    size_t used;                    /* of the part */
-    cudaEvent_t is_copied[N_PARTS]; /* what was sent with the part */
-};
-
-/* In pinned memory. */
-struct mail {
-    uint32_t words[MAIL_BYTES / sizeof(uint32_t)];
-    uint32_t number; /* of the fetch whose words these are */
-};
 
 struct pinned {
     const char *at; /* NULL: none */
@@ -83,9 +61,7 @@ struct cuda_device {
     CUmemAllocationProp memory;
     cudaStream_t queue;
     bool starts_early; /* the kernels know how to wait for each other */
-    struct ring ring;
-    struct mail *mail;
-    uint32_t n_fetches;
+    struct copies copies;
     struct graph graphs[N_GRAPHS];
     uint64_t seen[N_SEEN];
     uint64_t n_uses; /* the clock of graphs */
@@ -304,104 +280,6 @@ static uint64_t free_bytes(struct gpu_device *d)
 
 /* ---- the queue ------------------------------------------------------------------------------- */
 
-#define COPY_THREADS 256u
-
-/* Reads the host's memory before the launches ahead have ended. */
-static __global__ void take_words(uint32_t *to, const uint32_t *from, uint32_t n)
-{
-    const uint32_t i = blockIdx.x * COPY_THREADS + threadIdx.x;
-    const uint32_t word = i < n ? from[i] : 0;
-    gpu_wait();
-    if (i < n)
-        to[i] = word;
-}
-
-/* To the host's memory. */
-static __global__ void give_quads(uint4 *to, const uint4 *from, uint32_t n)
-{
-    const uint32_t i = blockIdx.x * COPY_THREADS + threadIdx.x;
-    if (i < n)
-        to[i] = from[i];
-}
-
-/* One block: n words, then the number that says that they are there. */
-static __global__ void post_mail(struct mail *mail, const uint32_t *from, uint32_t n,
-                                 uint32_t number)
-{
-    for (uint32_t i = threadIdx.x; i < n; i += COPY_THREADS)
-        mail->words[i] = from[i];
-    __threadfence_system();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        *(volatile uint32_t *)&mail->number = number;
-}
-
-static cudaError_t start_on(struct cuda_device *c, const void *kernel, uint32_t n_blocks,
-                            void **args, bool is_early)
-{
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t how = {};
-    how.gridDim = dim3(n_blocks);
-    how.blockDim = dim3(COPY_THREADS);
-    how.stream = c->queue;
-    how.attrs = &early;
-    how.numAttrs = is_early && c->starts_early;
-    return cudaLaunchKernelExC(&how, kernel, args);
-}
-
-static bool grow_ring(struct cuda_device *c, size_t bytes)
-{
-    struct gpu_device *d = &c->base;
-    struct ring *r = &c->ring;
-    const size_t part = (bytes + MIN_PART_BYTES - 1) / MIN_PART_BYTES * MIN_PART_BYTES;
-    if (!check(d, "copying", cudaStreamSynchronize(c->queue)))
-        return false;
-    cudaFreeHost(r->at);
-    r->at = NULL;
-    r->part_bytes = r->used = 0;
-    if (!check(d, "pinned memory for copies", cudaMallocHost((void **)&r->at, N_PARTS * part)))
-        return false;
-    r->part_bytes = part;
-    return true;
-}
-
-/* Goes on with the next part of the ring when the GPU has copied what was in it. */
-static bool next_part(struct cuda_device *c)
-{
-    struct gpu_device *d = &c->base;
-    struct ring *r = &c->ring;
-    if (!check(d, "copying", cudaEventRecord(r->is_copied[r->part], c->queue)))
-        return false;
-    r->part = (r->part + 1) % N_PARTS;
-    r->used = 0;
-    return check(d, "copying", cudaEventSynchronize(r->is_copied[r->part]));
-}
-
-/* Copies whole words to the GPU through pinned memory, so that the host may change them at once. A
- * kernel copies: the GPU's copy engines may be busy with transfers, and what is queued would wait
- * for all of them. */
-static bool send(struct cuda_device *c, void *to, const void *from, size_t bytes)
-{
-    struct ring *r = &c->ring;
-    if (bytes == 0)
-        return true;
-    if (bytes > r->part_bytes && !grow_ring(c, bytes))
-        return false;
-    if (bytes > r->part_bytes - r->used && !next_part(c))
-        return false;
-    char *at = r->at + r->part * r->part_bytes + r->used;
-    uint32_t n = (uint32_t)(bytes / sizeof(uint32_t));
-    void *args[] = {&to, &at, &n};
-    memcpy(at, from, bytes);
-    r->used += (bytes + 255) / 256 * 256;
-    r->used = r->used < r->part_bytes ? r->used : r->part_bytes;
-    return check(&c->base, "copying",
-                 start_on(c, (const void *)take_words, (n + COPY_THREADS - 1) / COPY_THREADS, args,
-                          true));
-}
-
 /* Whether a command may start before the one ahead of it has ended (gpu_wait). What a copy wrote
  * must be there at once. */
 static bool is_early(const struct cuda_device *c, const struct gpu_batch *batch, size_t i)
@@ -530,7 +408,9 @@ static void submit(struct gpu_device *d, const struct gpu_batch *batch)
     for (size_t i = 0; i < batch->n; i++)
         if (batch->commands[i].args_bytes != args_bytes[batch->commands[i].launch.kernel])
             abort();
-    if (is_broken(d) || !send(c, batch->lists, batch->host_lists, batch->list_bytes))
+    if (is_broken(d) || 
+        !check(d, "copying", copies_send(&c->copies, batch->lists, batch->host_lists,
+                                         batch->list_bytes)))
         return;
     struct graph *g = find_graph(c, batch);
     if (g == NULL) {
@@ -570,54 +450,17 @@ static void finish(struct gpu_device *d)
         check(d, "computing", cudaStreamSynchronize(cuda_of(d)->queue));
 }
 
-static void rest(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
-
-/* Waits for the mail with that number. From time to time it asks whether the GPU still works. */
-static bool wait_for_mail(struct cuda_device *c, uint32_t number)
-{
-    const uint32_t often = 1u << 16;
-    for (uint32_t n = 1; __atomic_load_n(&c->mail->number, __ATOMIC_ACQUIRE) != number; n++) {
-        rest();
-        if (n % often != 0)
-            continue;
-        const cudaError_t rc = cudaStreamQuery(c->queue);
-        if (rc == cudaErrorNotReady)
-            continue;
-        if (!check(&c->base, "computing", rc))
-            return false;
-        if (__atomic_load_n(&c->mail->number, __ATOMIC_ACQUIRE) != number)
-            return check(&c->base, "fetching", cudaErrorUnknown);
-    }
-    return true;
-}
-
-static bool fetch_mail(struct cuda_device *c, void *to, const void *from, uint64_t bytes)
-{
-    uint32_t n = (uint32_t)(bytes / sizeof(uint32_t)), number = ++c->n_fetches;
-    void *args[] = {&c->mail, &from, &n, &number};
-    if (!check(&c->base, "fetching", start_on(c, (const void *)post_mail, 1, args, false)) ||
-        !wait_for_mail(c, number))
-        return false;
-    memcpy(to, c->mail->words, bytes);
-    return true;
-}
-
 static void fetch(struct gpu_device *d, void *to, const void *from, uint64_t bytes)
 {
     struct cuda_device *c = cuda_of(d);
-    const bool is_mail = bytes <= MAIL_BYTES && (bytes | (uintptr_t)from) % sizeof(uint32_t) == 0;
-    if (!is_broken(d) && is_mail && fetch_mail(c, to, from, bytes))
-        return;
-    if (!is_broken(d))
-        check(d, "fetching", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->queue));
-    finish(d);
+    if (!is_broken(d) && copies_fetch_suits(from, bytes)) {
+        check(d, "computing", copies_fetch(&c->copies, to, from, bytes));
+    } else {
+        if (!is_broken(d))
+            check(d, "fetching",
+                  cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->queue));
+        finish(d);
+    }
     if (is_broken(d))
         memset(to, 0, bytes);
 }
@@ -637,23 +480,20 @@ static void fill(struct gpu_device *d, void *to, const void *from, uint64_t byte
 static void upload(struct gpu_device *d, void *to, const void *from, uint64_t bytes)
 {
     if (!is_broken(d))
-        (void)send(cuda_of(d), to, from, bytes);
+        check(d, "copying", copies_send(&cuda_of(d)->copies, to, from, bytes));
 }
 
 static void download(struct gpu_device *d, void *to, const void *from, uint64_t bytes)
 {
     struct cuda_device *c = cuda_of(d);
-    uint32_t n = (uint32_t)(bytes / sizeof(uint4));
-    void *args[] = {&to, &from, &n};
     if (is_broken(d) || bytes == 0)
         return;
-    if (bytes > KERNEL_DOWNLOAD_BYTES ||
-        (bytes | (uintptr_t)to | (uintptr_t)from) % sizeof(uint4) != 0 || !is_pinned(c, to, bytes))
+    if (bytes <= KERNEL_DOWNLOAD_BYTES && copies_give_suits(to, from, bytes) &&
+        is_pinned(c, to, bytes))
+        check(d, "downloading", copies_give(&c->copies, to, from, bytes));
+    else
         check(d, "downloading",
               cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->queue));
-    else
-        check(d, "downloading", start_on(c, (const void *)give_quads,
-                                         (n + COPY_THREADS - 1) / COPY_THREADS, args, false));
 }
 
 /* ---- transfers ------------------------------------------------------------------------------- */
@@ -700,10 +540,7 @@ static void close(struct gpu_device *d)
     struct cuda_device *c = cuda_of(d);
     for (unsigned i = 0; i < N_GRAPHS; i++)
         forget(&c->graphs[i]);
-    cudaFreeHost(c->ring.at);
-    cudaFreeHost(c->mail);
-    for (unsigned i = 0; i < N_PARTS && c->ring.is_copied[i] != NULL; i++)
-        cudaEventDestroy(c->ring.is_copied[i]);
+    copies_close(&c->copies);
     if (c->queue != NULL)
         cudaStreamDestroy(c->queue);
     if (c->filler != NULL)
@@ -759,12 +596,8 @@ static bool open_queue(struct cuda_device *c)
         rc = cudaEventCreateWithFlags(&c->has_arrived, cudaEventDisableTiming);
     for (unsigned i = 0; rc == cudaSuccess && i < N_MARKS; i++)
         rc = cudaEventCreateWithFlags(&c->marks[i], cudaEventDisableTiming);
-    for (unsigned i = 0; rc == cudaSuccess && i < N_PARTS; i++)
-        rc = cudaEventCreateWithFlags(&c->ring.is_copied[i], cudaEventDisableTiming);
     if (rc == cudaSuccess)
-        rc = cudaMallocHost((void **)&c->mail, sizeof *c->mail);
-    if (rc == cudaSuccess)
-        memset(c->mail, 0, sizeof *c->mail);
+        rc = copies_open(&c->copies, c->queue, c->starts_early);
     return check(&c->base, "opening it", rc);
 }
 

@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/kernels_products.h"
+#include "backend/cuda/kernels_tiles.h"
 
 #ifdef __cplusplus
 extern "C" {
