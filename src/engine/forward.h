@@ -28,6 +28,7 @@ struct forward_options {
     uint32_t n_context;
     const struct kv_format *kv_format;
     enum lookahead_mode lookahead; /* off where ids are replaced */
+    uint32_t ahead_rows; /* of a pass that may look ahead, at most */
     float cache_bias; /* above 0: approximate routing, of tokens that are decoded (prefer.h) */
     replace_ids_fn *replace_ids; /* NULL: the routers choose */
     void *replace_ctx;
