@@ -186,6 +186,9 @@ struct arch_mtp {
     void (*keep)(struct step *step);
     /* The block's own norm of x [n, hidden], which the head takes. */
     void (*norm)(struct step *step, const float *x, uint32_t n, float *normed);
+    /* Logits [n, n_tokens] of the first n_tokens of the vocabulary. */
+    void (*head)(struct step *step, const float *normed, uint32_t n, uint32_t n_tokens,
+                 float *logits);
 };
 
 /* Every family, NULL-terminated, for model_open. */

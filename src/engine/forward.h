@@ -73,7 +73,7 @@ void forward_run(struct forward *forward, struct pass *pass);
 /* Rows of the block for multi-token prediction, where the model has it: as in mtp.h. At most
  * max_rows of them. */
 void forward_mtp_keep(struct forward *f, const struct mtp_row *rows, uint32_t n);
-bool forward_mtp_draft(struct forward *f, struct mtp_row *rows, uint32_t n);
+bool forward_mtp_draft(struct forward *f, struct mtp_row *rows, uint32_t n, uint32_t n_tokens);
 
 #ifdef __cplusplus
 }
