@@ -189,6 +189,12 @@ struct fm_model_info {
     /* Float multiply-adds of a token with every position before it; without layers with a window */
     uint64_t mul_adds_per_position;
     uint64_t table_bytes;      /* of n-grams: they stay on disk, a token reads a few rows */
+    /* The block for multi-token prediction, if the model was opened with drafts that may use it.
+     * dense_bytes has its dense weights; experts_bytes has none of its experts. */
+    unsigned n_mtp_layers;     /* 0: none */
+    bool has_large_mtp;        /* there is one, and it is not used: its experts are larger than the
+                                * model's */
+    uint64_t mtp_dense_bytes, mtp_experts_bytes;
 };
 FM_API int fm_model_info(const struct fm_model *model, struct fm_model_info *info);
 

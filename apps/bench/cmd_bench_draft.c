@@ -32,7 +32,7 @@ struct job {
     struct progress progress;
     char note[UNIT_BYTES + 32];
     uint64_t n_done; /* tokens */
-    char hashes[N_TOPICS][33]; /* of the first run of a pair */
+    char hashes[N_OPENINGS][33]; /* of the first run of a pair */
     char session_hash[33];     /* simulated: of all tokens with the first budget */
 };
 
@@ -259,7 +259,7 @@ static int run_one(struct job *job, unsigned topic, unsigned i, struct fm_error 
 static int run_topics(struct job *job, unsigned i, struct fm_error *err)
 {
     int rc = 0;
-    for (unsigned t = 0; rc == 0 && t < N_TOPICS; t++) {
+    for (unsigned t = 0; rc == 0 && t < N_OPENINGS; t++) {
         rc = topics_restart(&job->topics, SEED + i, err);
         if (rc == 0)
             rc = evaluate(job, job->topics.openings[t].ids, job->topics.openings[t].n_ids, err);
@@ -295,6 +295,16 @@ static int begin_simulated(struct job *job, struct fm_error *err)
         fm_session_reset(job->topics.session);
     }
     return rc == 0 ? give_tokens(job, PROMPT_TOKENS, err) : rc;
+}
+
+/* Tokens are drawn as those of an answer are, since how many drafts are right depends on it. */
+static void choose_sampling(struct job *job)
+{
+    const struct args *args = job->bench->args;
+    fm_sampling_default(job->topics.model, &job->topics.sampling);
+    if (args_given(args, "temp"))
+        job->topics.sampling.temperature = (float)args_float(args, "temp");
+    job->bench->temperature = job->topics.sampling.temperature;
 }
 
 /* Runs in pairs; which one comes first changes. The first pair warms up. */
@@ -341,6 +351,7 @@ static int run_budget(struct job *job, struct fm_error *err)
         const struct fm_observer observer = {.size = sizeof observer, .ctx = job,
                                              .profile = note_times};
         fm_session_observe(job->topics.session, &observer);
+        choose_sampling(job);
         fm_model_stats(model, &stats);
         job->point->n_slots = stats.n_cache_slots < b->n_experts ? stats.n_cache_slots
                                                                  : b->n_experts;
@@ -364,7 +375,7 @@ static int run_all(struct job *job, struct fm_error *err)
         rc = read_acceptance(b, err);
     if (rc == 0 && args_given(b->args, "draft") && strcmp(args_text(b->args, "draft"), "off") == 0)
         rc = err_set(err, FM_ERR_ARG, "--draft off leaves nothing to measure");
-    b->n_topics = b->n_acceptance > 0 ? 1 : N_TOPICS;
+    b->n_topics = b->n_acceptance > 0 ? 1 : N_OPENINGS;
     if (rc == 0 && b->n_acceptance > 0 && args_text(b->args, "routes") != NULL) {
         job->routes_wanted = mem_strdup(args_text(b->args, "routes"), err);
         rc = job->routes_wanted != NULL ? 0 : FM_ERR_NOMEM;
@@ -433,6 +444,9 @@ static const struct option draft_options[] = {
      .value = "64", .help = "Tokens per run"},
     {.name = "repeat", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = BENCH_REPEAT_MAX,
      .value = "9", .help = "Runs without drafts, and as many with them"},
+    {.name = "temp", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 10,
+     .shown = "the model's recommendation, or 0",
+     .help = "Temperature of the model's own text; 0: the most likely token"},
     {.name = "svg", .kind = OPTION_PATH, .metavar = "FILE",
      .help = "Plot speed, speed-up, hit rate and bytes read against the budget"},
     {.name = NULL},
@@ -446,7 +460,7 @@ const struct command cmd_bench_draft = {
         "For every budget, decodes runs of tokens without drafts and with them, in turns, in one "
         "open model. The first pair of runs warms up and does not count. Prints the median, lowest "
         "and highest speed, and how many times faster drafts are: the median of all pairs.\n"
-        "With the model's own text, every run continues six openings, each in its own "
+        "With the model's own text, every run continues eight openings, each in its own "
         "conversation. Both runs of a pair give the same tokens; the hash of all logits proves it, "
         "and a difference is an error.\n"
         "A model with random weights writes random text. --acceptance simulates drafts for it: the "

@@ -17,6 +17,8 @@ const char *draft_kind_text(const struct draft_bench *b, char text[160])
                                  100 * b->acceptance[i]);
     if (b->n_acceptance > 0)
         (void)snprintf(text + used, 160 - used, " by distance, if those before it are");
+    else
+        (void)snprintf(text + used, 160 - used, ", at temperature %g", (double)b->temperature);
     return text;
 }
 
@@ -257,14 +259,17 @@ int draft_print_json(const struct draft_bench *b)
     char kind[160];
     const char *path = app_model_path(b->args);
     json_t *acceptance = b->n_acceptance > 0 ? json_array() : json_null();
+    json_t *temperature = b->n_acceptance > 0
+                              ? json_null() : json_real(round(1e6 * (double)b->temperature) * 1e-6);
     for (unsigned i = 0; i < b->n_acceptance; i++)
         (void)json_array_append_new(acceptance, json_real(b->acceptance[i]));
-    return out_json(json_pack("{s:o, s:s, s:b, s:o, s:I, s:I, s:s, s:I, s:o, s:s, s:o, s:o}",
+    return out_json(json_pack("{s:o, s:s, s:b, s:o, s:I, s:I, s:o, s:s, s:I, s:o, s:s, s:o, s:o}",
                               "budgets", points_json(b), "drafts", draft_kind_text(b, kind),
                               "is_simulated", b->n_acceptance > 0, "acceptance", acceptance,
                               "n_tokens", (json_int_t)b->n_tokens, "n_repeat",
-                              (json_int_t)b->n_repeat, "cpu_level", b->cpu_level, "n_threads",
-                              (json_int_t)b->n_threads, "model", json_text(path, strlen(path)),
+                              (json_int_t)b->n_repeat, "temperature", temperature, "cpu_level",
+                              b->cpu_level, "n_threads", (json_int_t)b->n_threads, "model",
+                              json_text(path, strlen(path)),
                               "architecture", b->architecture, "routes", json_label(b->routes),
                               "approximate", json_label(b->approximate)))
                ? STATUS_OK

@@ -24,7 +24,7 @@ struct draft_side {
 struct draft_point {
     uint64_t budget_bytes, n_slots;
     /* [topic]: one run after the other, in pairs. */
-    double tok_per_s[DRAFT_SIDES][N_TOPICS][BENCH_REPEAT_MAX];
+    double tok_per_s[DRAFT_SIDES][N_OPENINGS][BENCH_REPEAT_MAX];
     struct draft_side sides[DRAFT_SIDES];
     uint64_t n_drafted[FM_DRAFTS_MAX], n_accepted[FM_DRAFTS_MAX];
 };
@@ -39,6 +39,7 @@ struct draft_bench {
     unsigned n_topics;           /* 1 if the drafts are simulated */
     double acceptance[FM_DRAFTS_MAX]; /* [n_acceptance]: 0 to 1 */
     unsigned n_acceptance;            /* 0: real drafts */
+    float temperature;                /* of the model's own text */
     struct draft_point points[BUDGETS_MAX];
     unsigned n_points;
 };

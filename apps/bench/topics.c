@@ -12,13 +12,16 @@
 
 static const struct {
     const char *name, *opening;
-} topic_list[N_TOPICS] = {
+    bool is_question; /* in a chat with the model; a text otherwise */
+} topic_list[N_OPENINGS] = {
     [TOPIC_C] = {"C code", "#include <string.h>\n\nstruct buffer {\n    char *data;\n"},
     [TOPIC_VERSE] = {"Chinese verse", "《山居秋暝》\n王维\n空山新雨后，"},
     [TOPIC_STORY] = {"story", "Once upon a time there was a girl who lived by the sea."},
     [TOPIC_PYTHON] = {"Python code", "import os\n\n\nclass Reader:\n    def __init__(self, path):"},
     [TOPIC_JAPANESE] = {"Japanese prose", "私はその人を常に先生と呼んでいた。"},
     [TOPIC_SUMS] = {"sums", "Jack had 32 pencils. He gave 27 to Mia. How many"},
+    [TOPIC_PROSE] = {"English prose", "It was late in the autumn when the old house was sold, and"},
+    [TOPIC_CHAT] = {"chat", "What is the Moon, and why does it shine?", true},
 };
 
 const char *topic_name(unsigned topic)
@@ -97,10 +100,14 @@ static int find_stops(struct topics *t, struct fm_error *err)
 static int read_openings(struct topics *t, struct fm_error *err)
 {
     int rc = 0;
-    for (unsigned i = 0; rc == 0 && i < N_TOPICS; i++) {
+    for (unsigned i = 0; rc == 0 && i < N_OPENINGS; i++) {
         const char *text = topic_list[i].opening;
-        rc = fm_tokenize(t->model, text, strlen(text), FM_TEXT_PLAIN, &t->openings[i].ids,
-                         &t->openings[i].n_ids, err);
+        if (topic_list[i].is_question && t->has_chat)
+            rc = fm_chat_tokenize_turn(t->model, NULL, text, strlen(text), NULL,
+                                       &t->openings[i].ids, &t->openings[i].n_ids, err);
+        else
+            rc = fm_tokenize(t->model, text, strlen(text), FM_TEXT_PLAIN, &t->openings[i].ids,
+                             &t->openings[i].n_ids, err);
         if (rc == 0 && t->openings[i].n_ids == 0)
             rc = err_set(err, FM_ERR_FORMAT, "'%s': its tokenizer produces no token for '%s'",
                          app_model_path(t->args), text);
@@ -110,13 +117,12 @@ static int read_openings(struct topics *t, struct fm_error *err)
 
 int topics_restart(struct topics *t, uint64_t seed, struct fm_error *err)
 {
-    const struct fm_sampling sampling = {.size = sizeof sampling,
-                                         .temperature = TEMPERATURE, .top_p = TOP_P, .seed = seed};
+    t->sampling.seed = seed;
     fm_sampler_close(t->sampler);
     t->sampler = NULL;
     if (t->session != NULL)
         fm_session_reset(t->session);
-    return fm_sampler_open(t->model, &sampling, &t->sampler, err);
+    return fm_sampler_open(t->model, &t->sampling, &t->sampler, err);
 }
 
 int topics_open(struct topics *t, const struct args *args, struct fm_model *model,
@@ -125,7 +131,10 @@ int topics_open(struct topics *t, const struct args *args, struct fm_model *mode
     struct fm_model_info info = {.size = sizeof info};
     fm_model_info(model, &info);
     *t = (struct topics){.args = args, .model = model, .vocabulary = info.vocabulary,
-                         .is_text = info.has_tokenizer && info.routes == NULL};
+                         .is_text = info.has_tokenizer && info.routes == NULL,
+                         .has_chat = info.has_chat_template,
+                         .sampling = {.size = sizeof t->sampling, .temperature = TEMPERATURE,
+                                      .top_p = TOP_P}};
     t->logits = mem_new(t->vocabulary, sizeof *t->logits, "the logits", err);
     if (t->logits == NULL)
         return FM_ERR_NOMEM;
@@ -146,7 +155,7 @@ void topics_close(struct topics *t)
     interrupt_watch(NULL);
     fm_session_close(t->session);
     fm_sampler_close(t->sampler);
-    for (unsigned i = 0; i < N_TOPICS; i++)
+    for (unsigned i = 0; i < N_OPENINGS; i++)
         fm_free(t->openings[i].ids);
     mem_free(t->stops);
     mem_free(t->logits);

@@ -1,6 +1,6 @@
 /* The tokens that benchmarks of changing topics decode.
  *
- * A model with its own routers continues the openings of six different texts, each in its own
+ * A model with its own routers continues the openings of different texts, each in its own
  * conversation. Tokens are sampled with a fixed seed, so that they do not depend on the memory
  * budget; greedy decoding would loop and use few experts. Stop tokens are skipped. With generated
  * routes the topics come from the routes and the tokens have no meaning.
@@ -12,7 +12,11 @@
 
 #include "apps/cli/common.h"
 
-enum { TOPIC_C, TOPIC_VERSE, TOPIC_STORY, TOPIC_PYTHON, TOPIC_JAPANESE, TOPIC_SUMS, N_TOPICS };
+/* The first N_TOPICS are those of `bench stream` and of generated routes. */
+enum {
+    TOPIC_C, TOPIC_VERSE, TOPIC_STORY, TOPIC_PYTHON, TOPIC_JAPANESE, TOPIC_SUMS, N_TOPICS,
+    TOPIC_PROSE = N_TOPICS, TOPIC_CHAT, N_OPENINGS
+};
 
 /* Returns the routes to open the model with: those given, with topics of n_topic_tokens added, or
  * generated ones for a model without a tokenizer. NULL: the model's own routers. Free *routes with
@@ -27,19 +31,22 @@ struct topics {
     struct fm_session *session; /* owned */
     struct fm_sampler *sampler;
     bool is_text; /* uses the openings */
+    bool has_chat; /* a chat template of the model */
     struct {
         int32_t *ids;
         size_t n_ids;
-    } openings[N_TOPICS];
+    } openings[N_OPENINGS];
     int32_t *stops;
     size_t n_stops;
     float *logits; /* [vocabulary] */
     unsigned vocabulary;
+    struct fm_sampling sampling; /* the seed apart */
 };
 
 const char *topic_name(unsigned topic);
 
-/* Opens a session that Ctrl-C cancels. Call topics_close after a failure too. */
+/* Opens a session that Ctrl-C cancels. Call topics_close after a failure too. The caller may change
+ * how tokens are sampled before topics_restart. */
 int topics_open(struct topics *topics, const struct args *args, struct fm_model *model,
                 struct fm_error *err);
 void topics_close(struct topics *topics);

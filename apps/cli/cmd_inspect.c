@@ -26,7 +26,28 @@ static void print_size(const char *what, uint64_t bytes)
                  grouped_digits(bytes, exact));
 }
 
-static void print_shape(const char *path, const struct fm_model_info *info)
+/* The block for multi-token prediction, as the model has it when it is opened with drafts. */
+static void print_mtp(const struct fm_model_info *mtp)
+{
+    char dense[UNIT_BYTES], experts[UNIT_BYTES];
+    if (mtp->n_mtp_layers > 0)
+        (void)printf("Prediction    %u layer that drafts tokens with --draft auto or mtp: %s "
+                     "dense,\n              %s of experts\n", mtp->n_mtp_layers,
+                     human_bytes(mtp->mtp_dense_bytes, dense),
+                     human_bytes(mtp->mtp_experts_bytes, experts));
+    if (mtp->has_large_mtp)
+        (void)printf("Prediction    1 layer for drafts, not used: its experts are larger than the\n"
+                     "              model's. 'flashmoe pack' gives all the same format\n");
+}
+
+/* Returns how many tensors are not used with drafts either. */
+static unsigned n_never_used(const struct fm_model_info *info, const struct fm_model_info *mtp)
+{
+    return mtp->n_mtp_layers > 0 ? mtp->n_ignored_tensors : info->n_ignored_tensors;
+}
+
+static void print_shape(const char *path, const struct fm_model_info *info,
+                        const struct fm_model_info *mtp)
 {
     char human[UNIT_BYTES], exact[UNIT_BYTES], name[NAME_BYTES];
     (void)printf("Model         %s\n", out_name(path, name));
@@ -51,9 +72,11 @@ static void print_shape(const char *path, const struct fm_model_info *info)
                  info->has_checksums
                      ? "every expert and tensor, verified when read"
                      : "none: damaged weights go undetected; 'flashmoe pack' adds them");
-    if (info->n_ignored_tensors > 0)
-        (void)printf("Not used      %u tensors (vision, multi-token prediction)\n",
-                     info->n_ignored_tensors);
+    print_mtp(mtp);
+    const unsigned n_ignored = n_never_used(info, mtp);
+    if (n_ignored > 0)
+        (void)printf("Not used      %u tensors (%s)\n", n_ignored,
+                     mtp->n_mtp_layers > 0 ? "vision" : "vision, multi-token prediction");
 }
 
 static void print_formats(const struct fm_model *model)
@@ -115,12 +138,22 @@ static json_t *rope_json(const struct fm_model_info *info)
                      "attention_factor", info->attention_factor);
 }
 
+static json_t *mtp_json(const struct fm_model_info *mtp)
+{
+    if (mtp->n_mtp_layers == 0 && !mtp->has_large_mtp)
+        return json_null();
+    return json_pack("{s:i, s:I, s:I, s:b}", "n_layers", 1, "dense_bytes",
+                     (json_int_t)mtp->mtp_dense_bytes, "experts_bytes",
+                     (json_int_t)mtp->mtp_experts_bytes, "is_usable", !mtp->has_large_mtp);
+}
+
 static json_t *model_json(const char *path, const struct fm_model *model,
-                          const struct fm_model_info *info, const char *kv)
+                          const struct fm_model_info *info, const struct fm_model_info *mtp,
+                          const char *kv)
 {
     return json_pack(
         "{s:o, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:I, s:I, s:I, s:I, s:I,"
-        " s:I, s:s, s:I, s:I, s:I, s:i, s:b, s:b, s:b, s:o}",
+        " s:I, s:s, s:I, s:I, s:I, s:i, s:o, s:b, s:b, s:b, s:o}",
         "model", json_text(path, strlen(path)),
         "container", info->container,
         "architecture", info->architecture,
@@ -143,11 +176,24 @@ static json_t *model_json(const char *path, const struct fm_model *model,
         "kv", kv, "kv_position_bytes", (json_int_t)info->kv_position_bytes,
         "state_bytes", (json_int_t)info->state_bytes,
         "memory_min_bytes", (json_int_t)min_bytes(info),
-        "n_ignored_tensors", (int)info->n_ignored_tensors,
+        "n_ignored_tensors", (int)n_never_used(info, mtp), "mtp", mtp_json(mtp),
         "has_tokenizer", (int)info->has_tokenizer,
         "has_tied_head", (int)info->has_tied_head,
         "has_checksums", (int)info->has_checksums,
         "formats", formats_json(model));
+}
+
+/* Looks at the model as drafts would have it. */
+static int look_at_mtp(const struct args *args, struct fm_model_info *mtp, struct fm_error *err)
+{
+    const struct fm_model_options options = {.size = sizeof options, .metadata_only = true,
+                                             .n_drafts = 1};
+    struct fm_model *model = NULL;
+    const int rc = fm_model_open(app_model_path(args), &options, &model, err);
+    if (rc == 0)
+        fm_model_info(model, mtp);
+    fm_model_close(model);
+    return rc;
 }
 
 static int run_inspect(const struct args *args)
@@ -159,11 +205,14 @@ static int run_inspect(const struct args *args)
         return say_failed(&err, STATUS_FAILED);
     struct fm_model_info info = {.size = sizeof info};
     fm_model_info(model, &info);
+    struct fm_model_info mtp = {.size = sizeof mtp};
     int status = STATUS_OK;
-    if (args_flag(args, "json")) {
-        status = out_json(model_json(path, model, &info, kv)) ? STATUS_OK : STATUS_FAILED;
+    if (look_at_mtp(args, &mtp, &err) != 0) {
+        status = say_failed(&err, STATUS_FAILED);
+    } else if (args_flag(args, "json")) {
+        status = out_json(model_json(path, model, &info, &mtp, kv)) ? STATUS_OK : STATUS_FAILED;
     } else {
-        print_shape(path, &info);
+        print_shape(path, &info, &mtp);
         print_formats(model);
         print_sizes(&info, kv);
     }

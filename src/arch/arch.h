@@ -112,10 +112,10 @@ struct step {
     float cache_bias;
     float *scores; /* [n_experts] */
 
-    /* Of one row: what a later layer's router would choose now. */
-    float *ahead_normed;   /* [hidden] */
-    uint32_t *ahead_ids;   /* [k] ascending */
-    float *ahead_weights;  /* [k] */
+    /* Of a few rows: what a later layer's router would choose now. */
+    float *ahead_normed;   /* [n_rows, hidden] */
+    uint32_t *ahead_ids;   /* [n_rows, k], each row ascending */
+    float *ahead_weights;  /* [n_rows, k] */
 };
 
 struct arch_mtp;
@@ -155,7 +155,7 @@ struct arch {
     void (*mix)(struct step *step, uint32_t layer);   /* x += mixer(norm(x)) */
     void (*route)(struct step *step, uint32_t layer); /* normed, ids, weights */
     /* Predicts the experts of a later layer from x as it is now: fills ahead_ids and ahead_weights.
-     * For one row, between route and experts of an earlier layer; the backend's input stays
+     * For a few rows, between route and experts of an earlier layer; the backend's input stays
      * `normed`. */
     void (*predict)(struct step *step, uint32_t layer);
     void (*dense)(struct step *step, uint32_t layer); /* the whole block when not routed */
@@ -186,6 +186,9 @@ struct arch_mtp {
     void (*keep)(struct step *step);
     /* The block's own norm of x [n, hidden], which the head takes. */
     void (*norm)(struct step *step, const float *x, uint32_t n, float *normed);
+    /* Logits [n, n_tokens] of the first n_tokens of the vocabulary. */
+    void (*head)(struct step *step, const float *normed, uint32_t n, uint32_t n_tokens,
+                 float *logits);
 };
 
 /* Every family, NULL-terminated, for model_open. */

@@ -97,7 +97,7 @@ void blocks_route(struct step *step, uint32_t layer)
 void blocks_predict(struct step *step, uint32_t layer)
 {
     const struct transformer_layer *l = &transformer_of(step)->layers[layer];
-    norm_ffn(step, layer, 1, step->ahead_normed);
+    norm_ffn(step, layer, step->n_rows, step->ahead_normed);
     l->block->predict(l->ffn, step);
 }
 

@@ -93,11 +93,12 @@ static void routed_predict(const void *ffn, struct step *step)
     const struct ffn_routed *r = ffn;
     const struct transformer *t = transformer_of(step);
     struct backend *be = step->be;
-    be->ops->input(be, step->ahead_normed, 1, t->hidden);
+    be->ops->input(be, step->ahead_normed, step->n_rows, t->hidden);
     be->ops->matmul(be, &(struct backend_product){&r->router, step->router,
                                                           r->router_bias}, 1);
-    be->ops->route(be, &r->rule, step->router, 1, step->ahead_ids, step->ahead_weights);
-    be->ops->input(be, step->normed, 1, t->hidden);
+    be->ops->route(be, &r->rule, step->router, step->n_rows, step->ahead_ids,
+                   step->ahead_weights);
+    be->ops->input(be, step->normed, step->n_rows, t->hidden);
 }
 
 /* The part of expert e, [n_experts, n]. */

@@ -59,4 +59,16 @@ static void mtp_norm(struct step *step, const float *x, uint32_t n, float *norme
     step->be->ops->rms_norm(step->be, x, t->mtp->norm, t->eps, n, t->hidden, normed);
 }
 
-const struct arch_mtp blocks_mtp = {.rows = mtp_rows, .keep = mtp_keep, .norm = mtp_norm};
+static void mtp_head(struct step *step, const float *normed, uint32_t n, uint32_t n_tokens,
+                     float *logits)
+{
+    const struct transformer *t = transformer_of(step);
+    struct weight head = t->has_tied_head ? t->embedding : t->head;
+    assert(n_tokens <= head.n_rows);
+    head.n_rows = n_tokens;
+    step->be->ops->input(step->be, normed, n, t->hidden);
+    step->be->ops->matmul(step->be, &(struct backend_product){&head, logits, NULL}, 1);
+}
+
+const struct arch_mtp blocks_mtp = {.rows = mtp_rows, .keep = mtp_keep, .norm = mtp_norm,
+                                    .head = mtp_head};

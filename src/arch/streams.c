@@ -252,8 +252,8 @@ void streams_predict(struct step *step, uint32_t layer)
 {
     const struct transformer *t = transformer_of(step);
     const struct transformer_layer *l = &t->layers[layer];
-    run_gate(&streams_of(t)->layers[layer].ffn, step, step->x, 1, buffers_of(step).gate, NULL,
-             step->ahead_normed);
+    run_gate(&streams_of(t)->layers[layer].ffn, step, step->x, step->n_rows,
+             buffers_of(step).gate, NULL, step->ahead_normed);
     l->block->predict(l->ffn, step);
 }
 

@@ -52,7 +52,7 @@ int engine_choose(struct engine *e, const struct fm_model_options *options, stru
 
 static bool wants_mtp(const struct fm_model_options *options)
 {
-    return !options->metadata_only && options->draft != FM_OFF && options->n_drafts > 0 &&
+    return options->draft != FM_OFF && options->n_drafts > 0 &&
            options->draft_source != FM_DRAFT_LOOKUP;
 }
 
@@ -67,6 +67,7 @@ static int leave_large_mtp(struct engine *e, const char *path, const struct mode
              "than the model's; 'flashmoe pack' gives all the same format");
     model_close(e->model);
     e->model = NULL;
+    e->has_large_mtp = true;
     without.with_mtp = false;
     return model_open(path, &without, &e->model, err);
 }

@@ -28,6 +28,7 @@ struct engine {
     struct elastic elastic;
     struct gpu_choice gpu; /* until the stage takes it */
     bool checks; /* verifies what is read */
+    bool has_large_mtp; /* the model has a block that drafts, which is left alone */
     float cache_bias;
     replace_ids_fn *replace_ids; /* NULL: the model's routers choose */
     void *replace_ctx;

@@ -52,9 +52,9 @@ static void carve_rows(struct carver *c, struct forward *f, const struct model *
     f->step.ffn = carve(c, rows * hidden, sizeof(float));
     f->step.looked_up = carve(c, rows * forward_looked_up_floats(model), sizeof(float));
     f->step.scores = carve(c, n_experts, sizeof(float));
-    f->step.ahead_normed = carve(c, hidden, sizeof(float));
-    f->step.ahead_ids = carve(c, k, sizeof(uint32_t));
-    f->step.ahead_weights = carve(c, k, sizeof(float));
+    f->step.ahead_normed = carve(c, options->ahead_rows * hidden, sizeof(float));
+    f->step.ahead_ids = carve(c, options->ahead_rows * k, sizeof(uint32_t));
+    f->step.ahead_weights = carve(c, options->ahead_rows * k, sizeof(float));
     const uint64_t head_rows = model_has_head(model) ? FORWARD_HEAD_ROWS : 0;
     f->head_in = carve(c, head_rows * (model->shape.row_floats + hidden), sizeof(float));
     f->step.head_scratch = carve(c, head_rows * sizes.head_floats_per_row, sizeof(float));
@@ -65,6 +65,14 @@ static void carve_rows(struct carver *c, struct forward *f, const struct model *
     f->routed.ids = f->not_finite != NULL ? f->not_finite + n : NULL;
 }
 
+static struct lookahead_sizes lookahead_sizes(const struct model *model,
+                                              const struct forward_options *options)
+{
+    return (struct lookahead_sizes){.n_layers = model->n_expert_layers,
+                                    .n_used = model->shape.n_experts_per_token,
+                                    .max_rows = options->ahead_rows};
+}
+
 /* Lays out what the host needs for the order of work. */
 static void carve_host(struct carver *c, struct forward *f, const struct model *model,
                        const struct forward_options *options)
@@ -73,10 +81,11 @@ static void carve_host(struct carver *c, struct forward *f, const struct model *
     const uint64_t n_experts = model->shape.n_experts, k = model->shape.n_experts_per_token;
     f->ids = carve(c, rows * k, sizeof(uint32_t));
     f->weights = carve(c, rows * k, sizeof(float));
-    f->ahead_ids = carve(c, k, sizeof(uint32_t));
-    f->ahead_weights = carve(c, k, sizeof(float));
+    const struct lookahead_sizes ahead = lookahead_sizes(model, options);
+    f->ahead_ids = carve(c, options->ahead_rows * k, sizeof(uint32_t));
+    f->ahead_weights = carve(c, options->ahead_rows * k, sizeof(float));
     f->resident = carve(c, n_experts, sizeof(bool));
-    f->lookahead_memory = carve(c, lookahead_bytes(model->n_expert_layers, (uint32_t)k), 1);
+    f->lookahead_memory = carve(c, lookahead_bytes(&ahead), 1);
     f->groups.start = carve(c, n_experts + 1, sizeof(uint32_t));
     f->groups.chosen = carve(c, n_experts, sizeof(struct expert_use));
     f->groups.pairs = carve(c, rows * k, sizeof(uint32_t));
@@ -182,10 +191,10 @@ int forward_open(const struct model *model, struct backend *be, struct expert_ca
         forward_close(f);
         return FM_ERR_NOMEM;
     }
-    const uint32_t k = model->shape.n_experts_per_token;
-    memset(f->lookahead_memory, 0, lookahead_bytes(model->n_expert_layers, k));
+    const struct lookahead_sizes ahead = lookahead_sizes(model, options);
+    memset(f->lookahead_memory, 0, lookahead_bytes(&ahead));
     lookahead_init(&f->lookahead, options->replace_ids != NULL ? LOOKAHEAD_OFF : options->lookahead,
-                   cache, model->n_expert_layers, k, f->lookahead_memory);
+                   cache, &ahead, f->lookahead_memory);
     f->step.arch = model->arch;
     f->step.model = model;
     f->step.be = be;
@@ -620,17 +629,17 @@ static void run_layers(struct forward *f)
     }
 }
 
-/* Runs all layers for one token that is decoded alone. Only such a token predicts experts. */
-static void run_token(struct forward *f)
+/* Runs all layers for a few rows that are decoded: a token, or one and its drafts. Only these
+ * predict experts. */
+static void run_looking_ahead(struct forward *f)
 {
     struct expert_cache_stats before, after;
     expert_cache_stats(f->cache, &before);
     const uint64_t begin_ns = plat_now_ns();
-    lookahead_begin_token(&f->lookahead);
+    lookahead_begin(&f->lookahead, f->step.n_rows);
     run_layers(f);
     expert_cache_stats(f->cache, &after);
-    lookahead_end_token(&f->lookahead, plat_now_ns() - begin_ns, after.n_misses - before.n_misses);
-    f->lookahead.is_on = false;
+    lookahead_end(&f->lookahead, plat_now_ns() - begin_ns, after.n_misses - before.n_misses);
 }
 
 /* Takes the rows into this stage: embeds them, or copies what the stage before has computed. */
@@ -682,8 +691,8 @@ void forward_run(struct forward *f, struct pass *pass)
     forward_ask_tables(f);
     take_rows(f);
     forward_begin_routed(f);
-    if (f->step.n_rows == 1 && f->cache != NULL)
-        run_token(f);
+    if (f->cache != NULL && pass->is_decode && f->step.n_rows <= f->options.ahead_rows)
+        run_looking_ahead(f);
     else
         run_layers(f);
     drop_given_up(f);

@@ -28,6 +28,7 @@ struct forward_options {
     uint32_t n_context;
     const struct kv_format *kv_format;
     enum lookahead_mode lookahead; /* off where ids are replaced */
+    uint32_t ahead_rows; /* of a pass that may look ahead, at most */
     float cache_bias; /* above 0: approximate routing, of tokens that are decoded (prefer.h) */
     replace_ids_fn *replace_ids; /* NULL: the routers choose */
     void *replace_ctx;
@@ -72,7 +73,7 @@ void forward_run(struct forward *forward, struct pass *pass);
 /* Rows of the block for multi-token prediction, where the model has it: as in mtp.h. At most
  * max_rows of them. */
 void forward_mtp_keep(struct forward *f, const struct mtp_row *rows, uint32_t n);
-bool forward_mtp_draft(struct forward *f, struct mtp_row *rows, uint32_t n);
+bool forward_mtp_draft(struct forward *f, struct mtp_row *rows, uint32_t n, uint32_t n_tokens);
 
 #ifdef __cplusplus
 }

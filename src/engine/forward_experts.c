@@ -263,7 +263,8 @@ static uint32_t experts_together(const struct forward *f)
     return f->step.n_rows <= 8 || !f->be->memory->is_host ? ARCH_EXPERTS_TOGETHER : 4;
 }
 
-/* Starts to read what the next layer will probably use, behind the reads that are needed now. */
+/* Starts to read what the rows will probably use in the next layer, behind the reads that are
+ * needed now. */
 static void look_ahead(struct forward *f, uint32_t layer, uint32_t expert_layer)
 {
     lookahead_check(&f->lookahead, expert_layer, f->groups.chosen, f->groups.n_chosen);
@@ -272,11 +273,11 @@ static void look_ahead(struct forward *f, uint32_t layer, uint32_t expert_layer)
     const uint32_t next = f->arch->expert_layer(f->model->arch, layer + 1);
     if (next == ARCH_NO_EXPERTS)
         return;
-    const uint64_t k = f->model->shape.n_experts_per_token;
+    const uint64_t n = (uint64_t)f->step.n_rows * f->model->shape.n_experts_per_token;
     f->arch->predict(&f->step, layer + 1);
-    memory_fetch(f->be->memory, f->ahead_ids, f->step.ahead_ids, k * sizeof(uint32_t));
-    memory_fetch(f->be->memory, f->ahead_weights, f->step.ahead_weights, k * sizeof(float));
-    lookahead_guess(&f->lookahead, next, f->ahead_ids, f->ahead_weights);
+    memory_fetch(f->be->memory, f->ahead_ids, f->step.ahead_ids, n * sizeof(uint32_t));
+    memory_fetch(f->be->memory, f->ahead_weights, f->step.ahead_weights, n * sizeof(float));
+    lookahead_guess(&f->lookahead, next, f->ahead_ids, f->ahead_weights, f->step.n_rows);
 }
 
 /* Starts to read the next layer's experts while its rows are mixed, when this layer has used most

@@ -77,7 +77,7 @@ struct forward {
     /* For the host: what the layer at hand chose. */
     uint32_t *ids;    /* [max_rows, k] */
     float *weights;   /* [max_rows, k], where somebody wants to see them */
-    uint32_t *ahead_ids; /* [k] */
+    uint32_t *ahead_ids; /* [ahead_rows, k] */
     float *ahead_weights;
     bool *resident; /* [n_experts] */
     struct lookahead lookahead;

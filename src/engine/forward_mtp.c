@@ -1,5 +1,6 @@
 /* The rows of the block for multi-token prediction (mtp.h). */
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/carve.h"
@@ -176,31 +177,58 @@ static void note_fault(void *ctx, uint32_t segment, const struct batch_fault *fa
     ((struct forward *)ctx)->mtp.has_failed = true;
 }
 
-static int32_t most_likely(const float *logits, uint32_t n)
+#define LANES 16u
+
+/* Finds the most likely token of a row and how far it is above the next one. In lanes, so that no
+ * logit waits for the comparison before: one after the other they took a tenth of a draft of
+ * nano. */
+static void take_best(struct mtp_row *row, const float *logits, uint32_t n)
 {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++)
-        best = logits[i] > logits[best] ? i : best;
-    return (int32_t)best;
+    float best[LANES], next[LANES], first = -INFINITY, second = -INFINITY;
+    for (uint32_t j = 0; j < LANES; j++)
+        best[j] = next[j] = -INFINITY;
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (uint32_t j = 0; j < LANES; j++) {
+            const float x = logits[i + j], less = x < best[j] ? x : best[j];
+            best[j] = x > best[j] ? x : best[j];
+            next[j] = less > next[j] ? less : next[j];
+        }
+    for (; i < n; i++) {
+        const float x = logits[i], less = x < best[0] ? x : best[0];
+        best[0] = x > best[0] ? x : best[0];
+        next[0] = less > next[0] ? less : next[0];
+    }
+    for (uint32_t j = 0; j < LANES; j++) {
+        const float less = best[j] < first ? best[j] : first;
+        first = best[j] > first ? best[j] : first;
+        second = less > second ? less : second;
+        second = next[j] > second ? next[j] : second;
+    }
+    uint32_t at = 0;
+    while (at + 1 < n && !(logits[at] == first))
+        at++;
+    row->draft = (int32_t)at;
+    row->margin = first - second;
 }
 
 /* Gives some rows their drafts. */
-static void run_head(struct forward *f, struct mtp_row *rows, const float *hidden, uint32_t n)
+static void run_head(struct forward *f, struct mtp_row *rows, const float *hidden, uint32_t n,
+                     uint32_t n_tokens)
 {
     const struct memory *memory = f->be->memory;
-    const uint32_t vocabulary = f->model->shape.vocabulary;
-    f->arch->head(&f->step, hidden, n, f->logits);
+    f->arch->mtp->head(&f->step, hidden, n, n_tokens, f->logits);
     for (uint32_t i = 0; i < n; i++) {
-        float *at = f->logits + (size_t)i * vocabulary;
-        const uint64_t bytes = vocabulary * sizeof *at;
-        rows[i].draft = most_likely(memory_open(memory, at, bytes, MEMORY_LOOK), vocabulary);
+        float *at = f->logits + (size_t)i * n_tokens;
+        const uint64_t bytes = n_tokens * sizeof *at;
+        take_best(&rows[i], memory_open(memory, at, bytes, MEMORY_LOOK), n_tokens);
         memory_close(memory, at, bytes);
         memory_fetch(memory, rows[i].next, hidden + i * (size_t)f->model->shape.hidden,
                      f->model->shape.hidden * sizeof(float));
     }
 }
 
-bool forward_mtp_draft(struct forward *f, struct mtp_row *rows, uint32_t n)
+bool forward_mtp_draft(struct forward *f, struct mtp_row *rows, uint32_t n, uint32_t n_tokens)
 {
     const uint32_t layer = f->model->end_layer;
     const struct batch batch = {
@@ -221,7 +249,7 @@ bool forward_mtp_draft(struct forward *f, struct mtp_row *rows, uint32_t n)
     for (uint32_t i = 0; i < n; i += FORWARD_HEAD_ROWS) {
         const uint32_t left = n - i;
         run_head(f, rows + i, f->mtp.hidden + i * (size_t)f->model->shape.hidden,
-                 left < FORWARD_HEAD_ROWS ? left : FORWARD_HEAD_ROWS);
+                 left < FORWARD_HEAD_ROWS ? left : FORWARD_HEAD_ROWS, n_tokens);
     }
     return true;
 }

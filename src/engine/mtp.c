@@ -103,8 +103,18 @@ void engine_mtp_keep(struct engine *e, const struct mtp_row *rows, uint32_t n)
         forward_mtp_keep(last_forward(e), rows + i, n - i < max ? n - i : max);
 }
 
-bool engine_mtp_draft(struct engine *e, struct mtp_row *rows, uint32_t n)
+bool engine_mtp_draft(struct engine *e, struct mtp_row *rows, uint32_t n, uint32_t n_tokens)
 {
     assert(n <= engine_limits(e)->n_sessions);
-    return forward_mtp_draft(last_forward(e), rows, n);
+    return forward_mtp_draft(last_forward(e), rows, n, n_tokens);
+}
+
+/* Formats and layouts have blocks of up to 128 rows. */
+#define TOKEN_BLOCK 128u
+
+uint32_t engine_mtp_tokens(const struct engine *e, uint32_t divisor)
+{
+    const uint32_t all = e->model->shape.vocabulary;
+    const uint32_t part = (all / divisor + TOKEN_BLOCK - 1) / TOKEN_BLOCK * TOKEN_BLOCK;
+    return divisor == 1 || part > all ? all : part;
 }

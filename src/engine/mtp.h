@@ -58,13 +58,17 @@ struct mtp_row {
     const float *hidden; /* of the model, or of the row before; the host's */
     float *next;       /* becomes the row's own hidden state; may be `hidden` */
     int32_t draft;     /* becomes the most likely token behind `token` */
+    float margin;      /* becomes the difference of its logit to the next one's */
 };
 
 /* Keeps the keys and values of the rows; those of a sequence are consecutive. */
 void engine_mtp_keep(struct engine *e, const struct mtp_row *rows, uint32_t n);
-/* Computes a row of each of some sequences, at most as many as a batch has. Returns false if that
- * fails: an expert cannot be read, for example. It concerns nobody then. */
-bool engine_mtp_draft(struct engine *e, struct mtp_row *rows, uint32_t n);
+/* Computes a row of each of some sequences, at most as many as a batch has. Drafts are among the
+ * first n_tokens of the vocabulary, which engine_mtp_tokens gives. Returns false if that fails: an
+ * expert cannot be read, for example. It concerns nobody then. */
+bool engine_mtp_draft(struct engine *e, struct mtp_row *rows, uint32_t n, uint32_t n_tokens);
+/* Returns how many tokens a part 1 / divisor of the vocabulary has. */
+uint32_t engine_mtp_tokens(const struct engine *e, uint32_t divisor);
 
 #ifdef __cplusplus
 }

@@ -14,6 +14,7 @@ uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *
     const bool is_cut = model->end_layer - model->first_layer < model->shape.n_layers;
     const struct forward_options forward = {.max_rows = max_rows, .max_segments = b->n_sessions,
                                             .n_context = b->n_context, .kv_format = kv_format,
+                                            .ahead_rows = 1 + b->n_drafts,
                                             .has_far = b->place != BUDGET_HOST};
     const struct pass_options pass = {.max_rows = max_rows, .max_segments = b->n_sessions,
                                       .row_floats = is_cut ? model->shape.row_floats : 0};
@@ -160,6 +161,7 @@ int stage_open(struct stage *stage, const struct stage_options *options, struct 
                                             .n_context = b->n_context,
                                             .kv_format = options->kv_format,
                                             .lookahead = options->streaming->lookahead,
+                                            .ahead_rows = 1 + b->n_drafts,
                                             .cache_bias = options->cache_bias,
                                             .replace_ids = options->replace_ids,
                                             .replace_ctx = options->replace_ctx,

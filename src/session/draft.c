@@ -13,7 +13,7 @@ static uint32_t match_length(const int32_t *ids, uint32_t n, uint32_t at)
 }
 
 uint32_t draft_look_up(const int32_t *ids, uint32_t n, int32_t id, uint32_t min_match,
-                       int32_t *drafts, uint32_t max)
+                       int32_t *drafts, uint32_t max, uint32_t *match)
 {
     uint32_t best = 0, best_at = 0;
     for (uint32_t at = n; at-- > 0 && best < MATCH_MAX;) {
@@ -23,6 +23,7 @@ uint32_t draft_look_up(const int32_t *ids, uint32_t n, int32_t id, uint32_t min_
             best_at = at;
         }
     }
+    *match = best;
     if (best < min_match)
         return 0;
     for (uint32_t i = 0; i < max; i++) { /* a text that repeats itself goes on so */

@@ -25,10 +25,10 @@ extern "C" {
 /* The same where the model's own block drafts otherwise, and mostly better. */
 #define DRAFT_LONG_MATCH 8
 
-/* Drafts what follows `id`, which follows ids[0..n), from a match of at least so many tokens.
- * Writes up to `max` tokens; returns how many. */
+/* Drafts what follows `id`, which follows ids[0..n), from a match of at least so many tokens; their
+ * number becomes *match. Writes up to `max` tokens; returns how many. */
 uint32_t draft_look_up(const int32_t *ids, uint32_t n, int32_t id, uint32_t min_match,
-                       int32_t *drafts, uint32_t max);
+                       int32_t *drafts, uint32_t max, uint32_t *match);
 
 /* ---- what a session keeps -------------------------------------------------------------------- */
 
@@ -36,6 +36,8 @@ struct draft {
     int32_t tokens[1 + SEQUENCE_DRAFTS]; /* the evaluated one, then the drafts */
     uint32_t n;                          /* drafts that are computed; 0: none */
     enum draft_source source;            /* of these */
+    uint8_t sure[SEQUENCE_DRAFTS];       /* of each: how sure the source is */
+    struct draft_chain chain;            /* of predicted ones */
     uint32_t n_taken;                    /* of these, accepted */
     float *logits;                       /* [n_drafts, vocabulary] behind each draft */
     uint32_t *experts;                   /* [n_drafts, n_expert_layers, experts per token] */

@@ -6,30 +6,76 @@
  * times as long other passes take changes slowly. The last sixteen results or so decide. */
 #define ROW_SHARE 0.2
 #define TIME_SHARE 0.1
+#define FASTER_SHARE 0.3
+/* Measurements of which the shortest counts. */
+#define N_COLD 3
 #define RESULT_SHARE 0.06
+#define OFTEN_SHARE 0.08
+#define TOKEN_SHARE 0.04
 /* A time counts as at most so many times as long or as short as expected: something else ran. */
 #define SURPRISE 1.5
 /* What is expected of a draft before any was checked. */
 #define FIRST_EXPECTATION 0.6
+/* It counts as so many results. */
+#define FIRST_WEIGHT 4
 /* What a further row is expected to cost before a pass had it. Few, so that it is tried. */
 #define FIRST_ROW_COST 0.3
 /* Worth it: so much more than the same time without drafts gives. */
 #define MARGIN 1.03
-/* One of so many passes whose drafts seem not worth it computes one all the same: fewer and fewer.
- * If it takes twice as long, that costs less than 1 % in the end. */
+/* The same for drafts that are decided on one by one: fewer of them are wrong. */
+#define CHAIN_MARGIN 0.015
+/* One of so many passes whose drafts seem not worth it has one all the same: fewer and fewer. If it
+ * takes twice as long, that costs less than 1 % in the end. */
 #define FIRST_PATIENCE 16
 #define PATIENCE 128
+/* At the beginning little is known of the block: so many passes ask it, one of so many. */
+#define N_LESSONS 8
+#define LESSON 4
 /* Where drafts are worth it, one of so many passes has none, and one has another number. */
 #define PLAIN_PROBE 32
 #define DEPTH_PROBE 16
+/* A further draft of the block costs more than its row. */
+#define CHAIN_PROBE 64
+/* One of so many chains has another part of the vocabulary. */
+#define HEAD_PROBE 96
+/* One of so many predicted drafts that seem not worth it is computed all the same. */
+#define CUT_PROBE 48
+
+/* The same of predicted drafts, by how sure the block is: much, so that they are tried. */
+static const double first_right[DRAFT_SURE] = {0.6, 0.6, 0.65, 0.7, 0.8, 0.9};
+/* Margins of logits from which on the block is so sure. */
+static const float margins[DRAFT_SURE] = {0, 0.5f, 1, 2, 3.5f, 6};
+
+uint32_t draft_sure_of_margin(float margin)
+{
+    uint32_t sure = 0;
+    while (sure + 1 < DRAFT_SURE && margin >= margins[sure + 1])
+        sure++;
+    return sure;
+}
+
+uint32_t draft_sure_of_match(uint32_t n_tokens)
+{
+    uint32_t sure = 0;
+    for (uint32_t from = 4; sure + 1 < DRAFT_SURE && n_tokens >= from; from *= 2)
+        sure++; /* from 4, 8, 16 and 32 tokens on */
+    return sure;
+}
 
 void draft_gate_init(struct draft_gate *gate, bool is_open)
 {
     *gate = (struct draft_gate){.is_open = is_open};
     for (uint32_t s = 0; s < N_DRAFT_SOURCES; s++)
         for (uint32_t i = 0; i < SEQUENCE_DRAFTS; i++)
-            gate->right[s][i] = FIRST_EXPECTATION;
+            for (uint32_t c = 0; c < DRAFT_SURE; c++) {
+                struct draft_record *r = &gate->records[s][i];
+                r->right[c] = s == DRAFT_PREDICTED ? first_right[c] : FIRST_EXPECTATION;
+                r->often[c] = 1.0 / DRAFT_SURE;
+            }
     gate->times[1] = 1;
+    gate->head = DRAFT_HEADS - 1;
+    for (uint32_t i = 0; i < DRAFT_HEADS; i++)
+        gate->covered[i] = 1;
     gate->patience = FIRST_PATIENCE;
 }
 
@@ -68,10 +114,12 @@ void draft_gate_time(struct draft_gate *gate, uint32_t n_rows, uint64_t ns)
         gate->times[n_rows] = time_of(gate, n_rows);
     const double ratio = (double)ns / (gate->row_ns * gate->times[n_rows]);
     const double seen = ++gate->n_timed[n_rows];
-    /* The first measurements count for more, all of them for the same. */
+    /* The first measurements count for more, all of them for the same. Memory that is used for the
+     * first time makes some of them too long, so the shortest of these counts. */
     const double share = seen < 1 / TIME_SHARE ? 1 / seen : TIME_SHARE;
+    const bool is_first = seen == 1 || (seen <= N_COLD && ratio < 1);
     if (n_rows > 1)
-        gate->times[n_rows] *= 1 + share * ((seen > 1 ? limited(ratio) : ratio) - 1);
+        gate->times[n_rows] *= is_first ? ratio : 1 + share * (limited(ratio) - 1);
     if (n_rows == 1 || seen > 1)
         gate->row_ns *= 1 + ROW_SHARE * (limited(ratio) - 1);
 }
@@ -80,44 +128,83 @@ void draft_gate_prediction(struct draft_gate *gate, uint32_t n, uint64_t ns)
 {
     if (n == 0 || gate->row_ns == 0)
         return;
-    const double seen = (double)ns / n / gate->row_ns, before = gate->prediction;
-    gate->prediction =
-        before == 0 ? seen : before * (1 + TIME_SHARE * (limited(seen / before) - 1));
+    double *at = &gate->predictions[gate->head];
+    const double took = (double)ns / n / gate->row_ns, seen = ++gate->n_predicted[gate->head];
+    const bool is_first = seen == 1 || (seen <= N_COLD && took < *at);
+    /* Nothing makes a prediction shorter than it is; much makes one longer. */
+    const double share = took < *at ? FASTER_SHARE : TIME_SHARE;
+    const double most = SURPRISE * *at;
+    *at = is_first ? took : *at + share * ((took < most ? took : most) - *at);
+}
+
+/* Returns the time of a draft in a part of the vocabulary. The head's time follows its size, so one
+ * that was not timed follows from the others. */
+static double prediction_of(const struct draft_gate *gate, uint32_t head)
+{
+    static const double sizes[DRAFT_HEADS] = {0.125, 0.25, 0.5, 1};
+    uint32_t low = 0, high = DRAFT_HEADS - 1;
+    if (gate->predictions[head] > 0)
+        return gate->predictions[head];
+    while (low < high && gate->predictions[low] == 0)
+        low++;
+    while (high > low && gate->predictions[high] == 0)
+        high--;
+    if (low == high)
+        return gate->predictions[low];
+    const double slope = (gate->predictions[high] - gate->predictions[low]) /
+                         (sizes[high] - sizes[low]);
+    return gate->predictions[low] + slope * (sizes[head] - sizes[low]);
+}
+
+void draft_gate_token(struct draft_gate *gate, const bool in_part[DRAFT_HEADS])
+{
+    for (uint32_t i = 0; i < DRAFT_HEADS; i++)
+        gate->covered[i] += TOKEN_SHARE * ((in_part[i] ? 1 : 0) - gate->covered[i]);
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-void draft_gate_result(struct draft_gate *gate, enum draft_source source, uint32_t at,
-                       bool is_right)
+void draft_gate_result(struct draft_gate *gate, enum draft_source source, uint32_t sure,
+                       uint32_t at, bool is_right)
 {
-    assert(at < SEQUENCE_DRAFTS);
-    double *right = &gate->right[source][at];
-    *right += RESULT_SHARE * ((is_right ? 1 : 0) - *right);
+    assert(at < SEQUENCE_DRAFTS && sure < DRAFT_SURE);
+    struct draft_record *r = &gate->records[source][at];
+    const double seen = ++r->n_checked[sure] + FIRST_WEIGHT;
+    const double share = seen < 1 / RESULT_SHARE ? 1 / seen : RESULT_SHARE;
+    r->right[sure] += share * ((is_right ? 1 : 0) - r->right[sure]);
+}
+
+static void note_sure(struct draft_record *r, uint32_t sure)
+{
+    const double seen = ++r->n_seen + 1; /* the first expectation counts as one */
+    const double share = seen < 1 / OFTEN_SHARE ? 1 / seen : OFTEN_SHARE;
+    for (uint32_t c = 0; c < DRAFT_SURE; c++)
+        r->often[c] += share * ((c == sure ? 1 : 0) - r->often[c]);
 }
 
 /* Returns the number of tokens that n drafts will probably give. */
-static double expected(const struct draft_gate *gate, enum draft_source source, uint32_t n)
+static double expected(const struct draft_gate *gate, enum draft_source source, uint32_t sure,
+                       uint32_t n)
 {
     double all = 0, right = 1;
     for (uint32_t i = 0; i < n; i++) {
-        right *= gate->right[source][i];
+        right *= gate->records[source][i].right[sure];
         all += right;
     }
     return all;
 }
 
-/* ---- the decision ---------------------------------------------------------------------------- */
+/* ---- drafts that are there ------------------------------------------------------------------- */
 
 /* Returns the number of drafts with the most tokens per time. */
-static uint32_t best_number(const struct draft_gate *gate, enum draft_source source,
+static uint32_t best_number(const struct draft_gate *gate, enum draft_source source, uint32_t sure,
                             const struct draft_pass *pass, uint32_t n)
 {
-    const double made = source == DRAFT_PREDICTED ? gate->prediction : 0;
     double best_rate = MARGIN * pass->n_tokens / time_of(gate, pass->n_rows);
     uint32_t best = 0;
     for (uint32_t i = 1; i <= n; i++) {
-        const double rate = (pass->n_tokens + expected(gate, source, i)) /
-                            (time_of(gate, pass->n_rows + i) + made * i);
+        const double rate = (pass->n_tokens + expected(gate, source, sure, i)) /
+                            time_of(gate, pass->n_rows + i);
         if (rate > best_rate) {
             best = i;
             best_rate = rate;
@@ -126,36 +213,172 @@ static uint32_t best_number(const struct draft_gate *gate, enum draft_source sou
     return best;
 }
 
+/* Returns whether to try one draft, now that none is worth it. */
+static bool is_tried(struct draft_gate *gate)
+{
+    gate->n_accepted = gate->n_depths = 0;
+    if (++gate->n_refused < gate->patience)
+        return false;
+    gate->n_refused = 0;
+    gate->patience = gate->patience < PATIENCE ? 2 * gate->patience : PATIENCE;
+    return true;
+}
+
+/* Returns whether to have no draft for once, now that some are worth it. */
+static bool is_plain_probe(struct draft_gate *gate)
+{
+    gate->n_refused = 0;
+    gate->patience = FIRST_PATIENCE;
+    if (++gate->n_accepted < PLAIN_PROBE)
+        return false;
+    gate->n_accepted = 0;
+    return true;
+}
+
 /* Changes the best number now and then, so that the gate notices when another becomes better. */
 static uint32_t probed(struct draft_gate *gate, uint32_t best, uint32_t n)
 {
-    if (best == 0) {
-        gate->n_accepted = 0;
-        if (++gate->n_refused < gate->patience)
-            return 0;
-        gate->n_refused = 0;
-        gate->patience = gate->patience < PATIENCE ? 2 * gate->patience : PATIENCE;
-        return 1;
-    }
-    gate->n_refused = 0;
-    gate->patience = FIRST_PATIENCE;
-    if (++gate->n_accepted % PLAIN_PROBE == 0)
+    if (best == 0)
+        return is_tried(gate) ? 1 : 0;
+    if (is_plain_probe(gate))
         return 0;
-    if (gate->n_accepted % DEPTH_PROBE != DEPTH_PROBE / 2)
+    if (++gate->n_depths % DEPTH_PROBE != DEPTH_PROBE / 2)
         return best;
     return best < n ? best + 1 : best > 1 ? best - 1 : best;
 }
 
-uint32_t draft_gate_choose(struct draft_gate *gate, enum draft_source source,
+/* ---- drafts of the model's own block --------------------------------------------------------- */
+
+/* Returns the time that a token takes without further drafts: so much is one worth. */
+static double token_time(const struct draft_gate *gate, const struct draft_pass *pass)
+{
+    return time_of(gate, pass->n_rows) / pass->n_tokens;
+}
+
+/* Returns the time that making draft `at` and computing it, if it turns out to be worth it, will
+ * probably gain, and likewise `more` further ones; it may be a loss. All before it are right with
+ * the probability is_right. */
+static double chain_gain(const struct draft_gate *gate, const struct draft_pass *pass, uint32_t at,
+                         double is_right, uint32_t more)
+{
+    const struct draft_record *r = &gate->records[DRAFT_PREDICTED][at];
+    const uint32_t n_rows = pass->n_rows + 1;
+    const double token = token_time(gate, pass);
+    const double row = time_of(gate, n_rows) - time_of(gate, n_rows - 1);
+    double gain = -prediction_of(gate, gate->head);
+    for (uint32_t c = 0; c < DRAFT_SURE; c++) {
+        const double right = is_right * r->right[c];
+        double one = right * token - row;
+        if (more > 0 && n_rows < DRAFT_ROWS) {
+            const struct draft_pass next = {n_rows, time_of(gate, n_rows) / token};
+            const double further = chain_gain(gate, &next, at + 1, right, more - 1);
+            one += further > 0 ? further : 0;
+        }
+        gain += one > 0 ? r->often[c] * one : 0;
+    }
+    return gain;
+}
+
+/* Returns the share of the next drafts that will be right. */
+static double mean_right(const struct draft_gate *gate)
+{
+    const struct draft_record *r = &gate->records[DRAFT_PREDICTED][0];
+    double sum = 0;
+    for (uint32_t c = 0; c < DRAFT_SURE; c++)
+        sum += r->often[c] * r->right[c];
+    return sum;
+}
+
+/* Chooses the part of the vocabulary in which drafts take the least time, with the tokens that they
+ * miss there. The largest and the smallest are timed first; now and then another one is. */
+static uint32_t best_head(struct draft_gate *gate, const struct draft_pass *pass)
+{
+    const double token = token_time(gate, pass), right = mean_right(gate);
+    uint32_t best = DRAFT_HEADS - 1;
+    double best_cost = 0;
+    for (uint32_t i = DRAFT_HEADS; i-- > 0;) {
+        const double cost = prediction_of(gate, i) + right * (1 - gate->covered[i]) * token;
+        if (gate->n_predicted[i] < N_COLD && (i == 0 || i == DRAFT_HEADS - 1))
+            return i;
+        if (i == DRAFT_HEADS - 1 || cost < best_cost) {
+            best = i;
+            best_cost = cost;
+        }
+    }
+    return ++gate->n_chains % HEAD_PROBE != 0 ? best : best > 0 ? best - 1 : best + 1;
+}
+
+/* Looks so many drafts further than the next one: others matter little, and take time. */
+#define LOOK_FURTHER 1
+
+static double gain_of(const struct draft_gate *gate, const struct draft_pass *pass, uint32_t at,
+                      double is_right, uint32_t n)
+{
+    const uint32_t more = n - at - 1;
+    return chain_gain(gate, pass, at, is_right, more < LOOK_FURTHER ? more : LOOK_FURTHER);
+}
+
+/* Returns whether to try one draft because little is known yet. */
+static bool is_lesson(struct draft_gate *gate)
+{
+    if (gate->n_lessons == N_LESSONS || gate->n_refused % LESSON != 0)
+        return false;
+    gate->n_lessons++;
+    return true;
+}
+
+/* Returns how many drafts the block makes at most. */
+static uint32_t begin_chain(struct draft_gate *gate, const struct draft_pass *pass, uint32_t n)
+{
+    gate->head = best_head(gate, pass);
+    if (gain_of(gate, pass, 0, 1, n) <= CHAIN_MARGIN * time_of(gate, pass->n_rows))
+        return is_tried(gate) || is_lesson(gate) ? 1 : 0;
+    return is_plain_probe(gate) ? 0 : n;
+}
+
+enum draft_verdict draft_gate_judge(struct draft_gate *gate, struct draft_chain *chain,
+                                    uint32_t sure, struct draft_pass *pass, uint32_t n)
+{
+    const uint32_t at = chain->n;
+    struct draft_record *r = &gate->records[DRAFT_PREDICTED][at];
+    assert(at < n && n <= SEQUENCE_DRAFTS && sure < DRAFT_SURE);
+    note_sure(r, sure);
+    if (pass->n_rows >= DRAFT_ROWS)
+        return DRAFT_DROP;
+    const double token = token_time(gate, pass), right = chain->is_right * r->right[sure];
+    const double row = time_of(gate, pass->n_rows + 1) - time_of(gate, pass->n_rows);
+    const struct draft_pass next = {pass->n_rows + 1, pass->n_tokens + right};
+    const bool has_more = at + 1 < n && next.n_rows < DRAFT_ROWS;
+    const double further = has_more ? gain_of(gate, &next, at + 1, right, n) : 0;
+    if (!gate->is_open && right * token - row + (further > 0 ? further : 0) <= 0 &&
+        ++gate->n_cut % CUT_PROBE != 0) {
+        gate->n_accepted = at == 0 ? 0 : gate->n_accepted; /* a pass without drafts */
+        return DRAFT_DROP;
+    }
+    chain->n++;
+    chain->is_right = right;
+    *pass = next;
+    if (!has_more)
+        return DRAFT_STOP;
+    if (gate->is_open || further > 0)
+        return DRAFT_GO_ON;
+    return ++gate->n_depths % CHAIN_PROBE == 0 ? DRAFT_GO_ON : DRAFT_STOP;
+}
+
+/* ---- the decision ---------------------------------------------------------------------------- */
+
+uint32_t draft_gate_choose(struct draft_gate *gate, enum draft_source source, uint32_t sure,
                            struct draft_pass *pass, uint32_t n)
 {
     const uint32_t room = pass->n_rows < DRAFT_ROWS ? DRAFT_ROWS - pass->n_rows : 0;
     const uint32_t most = n < room ? n : room;
-    uint32_t chosen = most;
-    if (most > 0 && !gate->is_open) /* the time without drafts comes first */
-        chosen = gate->row_ns == 0 ? 0
-                                   : probed(gate, best_number(gate, source, pass, most), most);
+    if (most == 0 || (!gate->is_open && gate->row_ns == 0))
+        return 0; /* the time without drafts comes first */
+    if (source == DRAFT_PREDICTED)
+        return gate->is_open ? most : begin_chain(gate, pass, most);
+    const uint32_t chosen =
+        gate->is_open ? most : probed(gate, best_number(gate, source, sure, pass, most), most);
     pass->n_rows += chosen;
-    pass->n_tokens += expected(gate, source, chosen);
+    pass->n_tokens += expected(gate, source, sure, chosen);
     return chosen;
 }

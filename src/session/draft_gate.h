@@ -1,7 +1,13 @@
 /* The gate decides how many drafts a pass computes: as many as give the most tokens per time. It
  * knows from passes before how long one takes with so many rows, and how often drafts of a source
- * were right. Both change with the text, the length of the context and what the cache holds, so the
- * gate goes on measuring: now and then a pass has one draft more, or none.
+ * were right that was as sure. Both change with the text, the length of the context and what the
+ * cache holds, so the gate goes on measuring: now and then a pass has one draft more, or none.
+ *
+ * Drafts of the model's own block take time before the pass, and how sure the block is shows when
+ * they are there. So they are decided on one by one: whether to make another, and whether to
+ * compute the one that was made. The block looks for them in the first tokens of the vocabulary
+ * alone where that costs less than the drafts that it misses: tokenizers number frequent tokens
+ * first.
  *
  * Times are kept as multiples of the time that a pass with one row takes now. Whatever makes the
  * whole machine slower for a while then changes one number, and no decision.
@@ -31,18 +37,35 @@ enum draft_source {
 };
 
 #define DRAFT_ROWS 64 /* rows of a pass whose time is remembered, at most */
+#define DRAFT_SURE 6  /* how sure a source is, from 0 on */
+#define DRAFT_HEADS 4 /* parts of the vocabulary: an eighth, a quarter, a half, all */
+
+/* Drafts of one source at one distance, by how sure the source was. */
+struct draft_record {
+    double right[DRAFT_SURE]; /* share that were right, given that those before them were */
+    double often[DRAFT_SURE]; /* share of all */
+    uint32_t n_seen, n_checked[DRAFT_SURE];
+};
 
 struct draft_gate {
     bool is_open;   /* always lets all drafts through */
     double row_ns;  /* of a pass with one row, now; 0: unknown */
     double times[DRAFT_ROWS + 1]; /* as long: a pass with so many rows; 0: unknown */
     uint32_t n_timed[DRAFT_ROWS + 1];
-    double prediction; /* likewise: one draft of the model's own block, before the pass */
-    /* Share of drafts that were right, given that those before them were. */
-    double right[N_DRAFT_SOURCES][SEQUENCE_DRAFTS];
+    /* Likewise: one draft of the model's own block, before the pass, in each part of the
+     * vocabulary; 0: unknown. Then the share of the text's tokens that the part has. */
+    double predictions[DRAFT_HEADS];
+    uint32_t n_predicted[DRAFT_HEADS];
+    double covered[DRAFT_HEADS];
+    uint32_t head; /* in use */
+    uint32_t n_chains; /* begun so far */
+    struct draft_record records[N_DRAFT_SOURCES][SEQUENCE_DRAFTS];
     uint32_t n_refused;  /* times since the last draft that no draft was worth it */
+    uint32_t n_lessons;  /* early tries of the block, so far */
     uint32_t patience;   /* so many of them until one is tried */
-    uint32_t n_accepted; /* times in a row that some were */
+    uint32_t n_accepted; /* times that some were, since a pass without any */
+    uint32_t n_depths;   /* times that some were, since another number was tried */
+    uint32_t n_cut;      /* predicted drafts that were not computed, since one was all the same */
 };
 
 /* A pass that is being put together: its rows, and the tokens that it will probably give. */
@@ -51,17 +74,42 @@ struct draft_pass {
     double n_tokens;
 };
 
+/* The drafts of the model's own block for one session. */
+struct draft_chain {
+    uint32_t n;      /* to be computed */
+    double is_right; /* probability that all of them are */
+};
+
+/* What to do with a draft that the block has made. */
+enum draft_verdict {
+    DRAFT_DROP,  /* the pass is faster without it */
+    DRAFT_STOP,  /* compute it, and make no further one */
+    DRAFT_GO_ON, /* compute it, and make another */
+};
+
 void draft_gate_init(struct draft_gate *gate, bool is_open);
-/* Returns how many of a session's n drafts to compute, and adds them to the pass. */
-uint32_t draft_gate_choose(struct draft_gate *gate, enum draft_source source,
+/* Returns how many of a session's n drafts to compute, and adds them to the pass. The source is as
+ * sure of all of them. Of the model's own block: how many to make at most; draft_gate_judge adds
+ * them. */
+uint32_t draft_gate_choose(struct draft_gate *gate, enum draft_source source, uint32_t sure,
                            struct draft_pass *pass, uint32_t n);
+/* The model's own block has made the next draft of a chain, of at most n, and is so sure of it.
+ * Adds it to the chain and the pass unless it is dropped. */
+enum draft_verdict draft_gate_judge(struct draft_gate *gate, struct draft_chain *chain,
+                                    uint32_t sure, struct draft_pass *pass, uint32_t n);
+/* Returns how sure the block is whose best token has a logit that is so much above the next one's;
+ * and how sure a draft is that was looked up with so many tokens before it. */
+uint32_t draft_sure_of_margin(float margin);
+uint32_t draft_sure_of_match(uint32_t n_tokens);
 /* Before a pass the model's own block has predicted n drafts, one behind the other, in so long. */
 void draft_gate_prediction(struct draft_gate *gate, uint32_t n, uint64_t ns);
+/* The text has a token; in_part[i]: whether part i of the vocabulary has it. */
+void draft_gate_token(struct draft_gate *gate, const bool in_part[DRAFT_HEADS]);
 /* A decoding pass with n_rows took so long, without predicting drafts. */
 void draft_gate_time(struct draft_gate *gate, uint32_t n_rows, uint64_t ns);
 /* It is known now whether draft `at` of a pass was right; those before it were. */
-void draft_gate_result(struct draft_gate *gate, enum draft_source source, uint32_t at,
-                       bool is_right);
+void draft_gate_result(struct draft_gate *gate, enum draft_source source, uint32_t sure,
+                       uint32_t at, bool is_right);
 
 #ifdef __cplusplus
 }

@@ -40,13 +40,14 @@ static uint32_t missing_rows(struct fm_session *s, int32_t token, uint32_t end,
     return n;
 }
 
-/* Makes the rows that the session lacks up to the position `end`. */
-static void make_rows(struct fm_session *s, int32_t token, uint32_t end)
+/* Makes the rows that the session lacks up to the position `end`. Returns how many. */
+static uint32_t make_rows(struct fm_session *s, int32_t token, uint32_t end)
 {
     struct fm_model *m = s->owner;
     const uint32_t n = missing_rows(s, token, end, m->mtp_rows);
     if (n > 0)
         engine_mtp_keep(&m->engine, m->mtp_rows, n);
+    return n;
 }
 
 void draft_mtp_follow(struct fm_session *s, const struct batch_segment *next)
@@ -56,7 +57,7 @@ void draft_mtp_follow(struct fm_session *s, const struct batch_segment *next)
     if (m->mtp_rows == NULL ||
         (!is_prompt && !mtp_state_is_full(&s->mtp, engine_limits(&m->engine)->n_drafts)))
         return;
-    make_rows(s, next->tokens[0], s->sequence->position);
+    (void)make_rows(s, next->tokens[0], s->sequence->position);
     mtp_state_trim(&s->mtp, m->engine.model->shape.hidden);
 }
 
@@ -93,9 +94,41 @@ static struct mtp_row drafting_row(struct fm_session *s, uint32_t depth)
  * time. */
 #define MTP_REST 1024
 
+/* Returns how many tokens a part of the vocabulary has. */
+static uint32_t draft_mtp_tokens(const struct fm_model *m, uint32_t head)
+{
+    return engine_mtp_tokens(&m->engine, 1u << (DRAFT_HEADS - 1 - head));
+}
+
+void draft_mtp_note(struct fm_model *m, int32_t id)
+{
+    bool in_part[DRAFT_HEADS];
+    if (m->mtp_rows == NULL)
+        return;
+    for (uint32_t i = 0; i < DRAFT_HEADS; i++)
+        in_part[i] = (uint32_t)id < draft_mtp_tokens(m, i);
+    draft_gate_token(&m->gate, in_part);
+}
+
+/* Takes the draft that a row has made, if the gate finds it worth a row of the pass. */
+static void take_draft(struct fm_session *s, uint32_t depth, const struct mtp_row *row,
+                       struct draft_pass *pass)
+{
+    struct draft *d = &s->draft;
+    const uint32_t sure = draft_sure_of_margin(row->margin);
+    const enum draft_verdict verdict =
+        draft_gate_judge(&s->owner->gate, &d->chain, sure, pass, d->n);
+    d->tokens[depth] = row->draft;
+    d->sure[depth - 1] = (uint8_t)sure;
+    if (depth == 1)
+        mtp_state_add(&s->mtp, s->sequence->position - 1);
+    if (verdict != DRAFT_GO_ON)
+        d->n = verdict == DRAFT_DROP ? depth - 1 : depth;
+}
+
 /* Makes the drafts of one depth. Returns false if there are none. */
 static bool predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items,
-                    uint32_t depth)
+                    uint32_t depth, struct draft_pass *pass)
 {
     uint32_t n = 0, done = 0;
     for (size_t i = 0; i < n_items; i++)
@@ -103,7 +136,8 @@ static bool predict(struct fm_model *m, struct fm_batch_item *items, size_t n_it
             m->mtp_rows[n++] = drafting_row(items[i].session, depth);
     if (n == 0)
         return false;
-    const bool is_good = engine_mtp_draft(&m->engine, m->mtp_rows, n);
+    const bool is_good =
+        engine_mtp_draft(&m->engine, m->mtp_rows, n, draft_mtp_tokens(m, m->gate.head));
     if (!is_good)
         m->mtp_rest = MTP_REST;
     for (size_t i = 0; i < n_items; i++) {
@@ -111,38 +145,43 @@ static bool predict(struct fm_model *m, struct fm_batch_item *items, size_t n_it
         if (!is_predicted(&items[i], depth))
             continue;
         if (is_good)
-            s->draft.tokens[depth] = m->mtp_rows[done++].draft;
+            take_draft(s, depth, &m->mtp_rows[done++], pass);
         else
             s->draft.n = depth - 1;
-        if (is_good && depth == 1)
-            mtp_state_add(&s->mtp, s->sequence->position - 1);
     }
     return is_good;
 }
 
 /* Prepares a session: memory for the keys and values of all rows, and the rows that it lacks before
- * the one that drafts. */
-static void prepare(struct fm_session *s)
+ * the one that drafts. Returns how many these are. */
+static uint32_t prepare(struct fm_session *s)
 {
     const uint32_t position = s->sequence->position;
+    s->draft.chain = (struct draft_chain){.is_right = 1};
     if (session_reach(s, position + 1 + s->draft.n, NULL) != 0)
         s->draft.n = 0;
-    else
-        make_rows(s, s->draft.tokens[0], position - 1);
+    return s->draft.n > 0 ? make_rows(s, s->draft.tokens[0], position - 1) : 0;
 }
 
-uint64_t draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items)
+uint64_t draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items,
+                           struct draft_pass *pass)
 {
     const uint64_t begin_ns = plat_now_ns();
+    uint32_t n_rows = 0, n_sessions = 0;
     m->mtp_rest -= m->mtp_rest > 0;
     for (size_t i = 0; i < n_items; i++)
-        if (is_predicted(&items[i], 1))
-            prepare(items[i].session);
+        if (is_predicted(&items[i], 1)) {
+            n_rows += prepare(items[i].session);
+            n_sessions++;
+        }
+    /* Rows of many passes without drafts are not what the next drafts will take. */
+    const bool is_usual = n_rows <= n_sessions * (1 + SEQUENCE_DRAFTS);
+    const uint64_t ready_ns = plat_now_ns();
     uint32_t depth = 1;
-    while (depth <= SEQUENCE_DRAFTS && predict(m, items, n_items, depth))
+    while (depth <= SEQUENCE_DRAFTS && predict(m, items, n_items, depth, pass))
         depth++;
-    const uint64_t ns = plat_now_ns() - begin_ns;
+    const uint64_t end_ns = plat_now_ns();
     if (depth > 1)
-        draft_gate_prediction(&m->gate, depth - 1, ns);
-    return ns;
+        draft_gate_prediction(&m->gate, depth - 1, end_ns - (is_usual ? begin_ns : ready_ns));
+    return end_ns - begin_ns;
 }

@@ -16,9 +16,13 @@ void draft_mtp_follow(struct fm_session *s, const struct batch_segment *next);
 
 /* Returns whether drafts can be made: the hidden state before the session's next token is known. */
 bool draft_mtp_can(const struct fm_session *s);
-/* Makes the drafts of all items whose source is DRAFT_PREDICTED, as many as each shall have. They
- * get none if that fails. Returns the time it took, which the gate learns. */
-uint64_t draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items);
+/* Notes a token of a text: in which part of the vocabulary drafts are looked for depends on it. */
+void draft_mtp_note(struct fm_model *m, int32_t id);
+/* Makes the drafts of all items whose source is DRAFT_PREDICTED, as many as each shall have at
+ * most, and adds those to the pass that the gate finds worth it. They get none if that fails.
+ * Returns the time it took, which the gate learns. */
+uint64_t draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items,
+                           struct draft_pass *pass);
 
 #ifdef __cplusplus
 }

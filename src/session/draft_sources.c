@@ -66,6 +66,7 @@ void draft_choose(struct fm_session *s, int32_t id, uint32_t n_rows)
     d->tokens[0] = id;
     d->n = 0;
     d->source = DRAFT_NONE;
+    memset(d->sure, 0, sizeof d->sure);
     if (max == 0)
         return;
     if (d->control.draft != NULL) {
@@ -80,9 +81,11 @@ void draft_choose(struct fm_session *s, int32_t id, uint32_t n_rows)
         d->source = DRAFT_FORCED;
         return;
     }
+    uint32_t match = 0;
     if (asked != FM_DRAFT_MTP)
         d->n = draft_look_up(s->ids, position, id, predicts ? DRAFT_LONG_MATCH : DRAFT_MATCH,
-                             d->tokens + 1, max);
+                             d->tokens + 1, max, &match);
+    memset(d->sure, (int)draft_sure_of_match(match), sizeof d->sure);
     d->source = d->n > 0 ? DRAFT_LOOKED_UP : predicts ? DRAFT_PREDICTED : DRAFT_NONE;
     if (d->source == DRAFT_PREDICTED)
         d->n = max;

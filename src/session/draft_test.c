@@ -10,7 +10,10 @@
 
 static uint32_t look_up(const int32_t *ids, uint32_t n, int32_t id, uint32_t max, int32_t *drafts)
 {
-    return draft_look_up(ids, n, id, DRAFT_MATCH, drafts, max);
+    uint32_t match;
+    const uint32_t found = draft_look_up(ids, n, id, DRAFT_MATCH, drafts, max, &match);
+    assert_true(found == 0 || match >= DRAFT_MATCH);
+    return found;
 }
 
 static void test_look_up(void **state)

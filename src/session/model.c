@@ -397,6 +397,13 @@ int fm_model_info(const struct fm_model *m, struct fm_model_info *out)
         info.expert_token_bytes += model->shape.n_experts_per_token * l->read_bytes;
         info.expert_bytes = l->read_bytes > info.expert_bytes ? l->read_bytes : info.expert_bytes;
     }
+    info.has_large_mtp = m->engine.has_large_mtp;
+    if (model->has_mtp) {
+        const struct expert_layer *l = &model->expert_layers[model->n_expert_layers - 1];
+        info.n_mtp_layers = 1;
+        info.mtp_dense_bytes = model->mtp_dense_bytes;
+        info.mtp_experts_bytes = l->n_experts * l->read_bytes;
+    }
     return sized_give(out, &info, sizeof info);
 }
 

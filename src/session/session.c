@@ -692,7 +692,7 @@ static void take_drafts(struct evaluation *e)
         const bool is_right = at < s->draft.n && e->items[i].n_ids == 1 &&
                               e->items[i].ids[0] == s->draft.tokens[1 + at];
         if (at < s->draft.n)
-            draft_gate_result(&e->m->gate, s->draft.source, at, is_right);
+            draft_gate_result(&e->m->gate, s->draft.source, s->draft.sure[at], at, is_right);
         if (is_right && sequence_go(s->sequence, s->begin_position + 1))
             accept_draft(e, &e->items[i]);
         else
@@ -708,18 +708,24 @@ static void make_drafts(struct evaluation *e)
     for (size_t i = 0; i < e->n_items; i++)
         pass.n_rows += e->items[i].session->n_done == 0;
     pass.n_tokens = pass.n_rows;
+    uint32_t n_rows = pass.n_rows; /* with all drafts that may come */
     if (!e->is_decode || engine_limits(&e->m->engine)->n_drafts == 0 ||
         pass.n_rows > engine_limits(&e->m->engine)->max_rows)
         return;
     for (size_t i = 0; i < e->n_items; i++) {
         struct fm_session *s = e->items[i].session;
+        draft_mtp_note(e->m, e->items[i].ids[0]);
         if (s->n_done > 0 || e->items[i].rc != 0)
             continue;
-        draft_choose(s, e->items[i].ids[0], pass.n_rows);
-        s->draft.n = draft_gate_choose(&e->m->gate, s->draft.source, &pass, s->draft.n);
-        draft_count_pass(s);
+        draft_choose(s, e->items[i].ids[0], n_rows);
+        s->draft.n = draft_gate_choose(&e->m->gate, s->draft.source, s->draft.sure[0], &pass,
+                                       s->draft.n);
+        n_rows += s->draft.n;
     }
-    e->predict_ns = draft_mtp_predict(e->m, e->items, e->n_items);
+    e->predict_ns = draft_mtp_predict(e->m, e->items, e->n_items, &pass);
+    for (size_t i = 0; i < e->n_items; i++)
+        if (e->items[i].session->n_done == 0 && e->items[i].rc == 0)
+            draft_count_pass(e->items[i].session);
 }
 
 /* Reserves memory for all tokens before any is computed. An item that gets none fails alone. */

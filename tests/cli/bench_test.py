@@ -332,9 +332,9 @@ class Draft(Case):
         self.assertFalse(found["is_simulated"])
         self.assertIsNone(found["acceptance"])
         for point in found["budgets"]:
-            self.assertEqual(len(point["topics"]), 6)
-            self.check_side(point["plain"], 6 * 2 * 24)
-            self.check_side(point["drafted"], 6 * 2 * 24)
+            self.assertEqual(len(point["topics"]), 8)
+            self.check_side(point["plain"], 8 * 2 * 24)
+            self.check_side(point["drafted"], 8 * 2 * 24)
             self.assertEqual(point["plain"]["tokens_per_pass"], 1)
         self.assertEqual(found["budgets"][1]["resident_share"], 1)
 

@@ -214,6 +214,23 @@ class Plan(Case):
     def plan(self, *args):
         return json.loads(self.assert_works(flashmoe("plan", *args, "--json")).stdout)
 
+    def test_mtp(self):
+        """The block for multi-token prediction: shown, and counted by plan when it drafts."""
+        out = self.assert_works(flashmoe("inspect", "nano")).stdout
+        self.assertRegex(out, r"Prediction +1 layer that drafts .*--draft auto or mtp")
+        self.assertNotIn("Not used", out)
+        info = json.loads(self.assert_works(flashmoe("inspect", "nano", "--json")).stdout)
+        mtp = info["mtp"]
+        self.assertEqual((mtp["n_layers"], mtp["is_usable"], info["n_layers"]), (1, True, 8))
+        self.assertEqual(mtp["experts_bytes"], info["experts_bytes"] // 8)
+        dense = [self.plan("nano", "--draft", which, "--memory", "100M", "--disk-speed", "1",
+                           "--memory-speed", "10")["budgets"][0]["memory_dense_bytes"]
+                 for which in ("off", "lookup", "auto", "mtp")]
+        self.assertEqual(dense, [info["dense_bytes"]] * 2 +
+                         [info["dense_bytes"] + mtp["dense_bytes"]] * 2)
+        info = json.loads(self.assert_works(flashmoe("inspect", cli_test.MODEL, "--json")).stdout)
+        self.assertIsNone(info["mtp"])
+
     def test_is_what_run_does(self):
         """The budget is divided as run divides it."""
         found = self.plan(*SMALL, "--context", "256")

@@ -51,6 +51,21 @@ static uint32_t best_of(const float *logits, uint32_t n)
     return best;
 }
 
+/* A part of the vocabulary has the bits of the whole, and the best token of the part is the draft,
+ * with its distance to the next one. */
+static void check_part(const struct mtp_row *part, const float *seen, const float *logits,
+                       uint32_t n)
+{
+    const uint32_t best = best_of(logits, n);
+    float next = -INFINITY;
+    for (uint32_t i = 0; i < n; i++)
+        next = i != best && logits[i] > next ? logits[i] : next;
+    if (memcmp(seen, logits, n * sizeof *seen) != 0)
+        die("part", "it has other logits than the whole vocabulary");
+    if (part->draft != (int32_t)best || part->margin != logits[best] - next)
+        die("part", "its draft is not the most likely token");
+}
+
 /* Drafts behind `token` without evaluating it. Returns the largest distance from `exact`
  * [DEPTH, vocabulary]. */
 static double check_position(struct fm_session *s, int32_t token, const float *exact)
@@ -66,8 +81,17 @@ static double check_position(struct fm_session *s, int32_t token, const float *e
         struct mtp_row row = {.sequence = s->sequence, .place = last + d,
                               .position = last + d, .token = token,
                               .hidden = d == 0 ? s->mtp.hidden : s->mtp.next, .next = s->mtp.next};
-        if (!engine_mtp_draft(e, &row, 1))
+        static float next[1 << 12], seen[1 << 12];
+        const uint32_t n_part = engine_mtp_tokens(e, 2);
+        struct mtp_row part = row;
+        part.next = next;
+        if (n_part >= n || n > 1 << 12 || e->model->shape.hidden > 1 << 12 ||
+            !engine_mtp_draft(e, &part, 1, n_part))
+            die("part", "it failed");
+        memcpy(seen, e->stages[0].forward->logits, n_part * sizeof *seen);
+        if (!engine_mtp_draft(e, &row, 1, engine_mtp_tokens(e, 1)))
             die("draft", "it failed");
+        check_part(&part, seen, e->stages[0].forward->logits, n_part);
         const float *logits = e->stages[0].forward->logits, *wanted = exact + d * n;
         for (uint32_t i = 0; i < n; i++) {
             const double far = fabs((double)logits[i] - wanted[i]);

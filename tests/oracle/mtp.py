@@ -76,7 +76,7 @@ class Predictor:
         embedded = self.model.model.embed_tokens(tokens)
         both = [self.norms["pre_fc_norm_embedding"](embedded),
                 self.norms["pre_fc_norm_hidden"](hidden)]
-        return torch.cat(both, dim=-1) @ self.fc.T
+        return torch.nn.functional.linear(torch.cat(both, dim=-1), self.fc)
 
     def run(self, rows, n, depth):
         """The layer over depth * n rows: those of depth 1 see what is before them; those of a

@@ -365,6 +365,46 @@ static void test_auto(void **state)
     fm_model_close(model);
 }
 
+/* Returns how many experts were predicted so far, by all stages. */
+static uint64_t n_predicted(const struct fm_model *model)
+{
+    const struct engine *e = &model->engine;
+    struct lookahead_layer layer;
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < e->n_stages; i++)
+        for (uint32_t l = 0; forward_recall(e->stages[i].forward, l, &layer); l++)
+            n += layer.n_wanted;
+    return n;
+}
+
+/* Passes with drafts look ahead: what their rows will use in the next layer is read early. Reads by
+ * guess change no heat, and neither do rows that are not accepted. */
+static void test_lookahead(void **state)
+{
+    struct fm_model_options o = options_with(4, 1);
+    struct fm_error err = {0};
+    uint64_t n_ahead = 0;
+    (void)state;
+    o.lookahead = FM_ON;
+    struct fm_model *model = open_model(&o);
+    struct fm_session *session = open_session(model);
+    const struct fm_stats open = stats_of(model);
+    const uint64_t kv = open.memory_kv_max_bytes - open.memory_kv_bytes;
+    must(fm_model_set_memory(model, open.memory_min_bytes + kv, &err), &err);
+    feed(session, texts[0], 0, N_PROMPT);
+    for (unsigned i = N_PROMPT; i < N_TEXT; i++) {
+        const uint64_t n_drafted = stats_of(model).n_drafted[0], n_before = n_predicted(model);
+        must(fm_session_eval(session, texts[0] + i, 1, &err), &err);
+        if (stats_of(model).n_drafted[0] > n_drafted)
+            n_ahead += n_predicted(model) - n_before;
+    }
+    expect_hash(session, 0);
+    expect_heat(model);
+    assert_true(n_ahead > 0);
+    fm_session_close(session);
+    fm_model_close(model);
+}
+
 static void ignore_route(void *ctx, unsigned layer, unsigned position, unsigned n,
                          const uint32_t *ids, const float *weights)
 {
@@ -492,6 +532,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_budgets),      cmocka_unit_test(test_batch),
         cmocka_unit_test(test_cancel),       cmocka_unit_test(test_going_back_and_saving),
         cmocka_unit_test(test_no_drafts),    cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_lookahead),
         cmocka_unit_test(test_observer),     cmocka_unit_test(test_saving_without),
     };
     model_path = argc > 1 ? argv[1] : "";

@@ -24,13 +24,14 @@ static char copy_path[64];
 static unsigned n_bad_drafts;
 
 uint32_t __wrap_draft_look_up(const int32_t *ids, uint32_t n, int32_t id, uint32_t min_match,
-                              int32_t *drafts, uint32_t max);
+                              int32_t *drafts, uint32_t max, uint32_t *match);
 
 /* Every third token gets drafts of the bad token, the others get some of a good one. */
 uint32_t __wrap_draft_look_up(const int32_t *ids, uint32_t n, int32_t id, uint32_t min_match,
-                              int32_t *drafts, uint32_t max)
+                              int32_t *drafts, uint32_t max, uint32_t *match)
 {
-    (void)ids, (void)id, (void)min_match;
+    (void)ids, (void)id;
+    *match = min_match;
     for (uint32_t i = 0; i < max; i++)
         drafts[i] = n % 3 == 0 && i + 1 == max ? BAD_TOKEN : 20;
     n_bad_drafts += n % 3 == 0 && max > 0;
