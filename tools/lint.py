@@ -43,7 +43,7 @@ STREAMS = "stdout stderr"
 # are exact by IEEE 754 and free.
 LIBM_CALLS = ("exp exp2 exp10 expm1 log log2 log10 log1p pow sin cos sincos tan asin acos atan "
               "atan2 sinh cosh tanh asinh acosh atanh cbrt hypot erf erfc tgamma lgamma")
-THREAD_FILES = ("src/session/peaks.c", "src/base/pool.c", "src/base/mem.c", "src/store/reader_*.[ch]",
+THREAD_FILES = ("src/base/pool.c", "src/base/mem.c", "src/store/reader_*.[ch]",
                 "src/store/row_store.c", "src/backend/cuda/cuda_memory.[ch]",
                 "src/cache/expert_cache*.[ch]", "src/cache/background.c", "src/pack/crew.c",
                 "src/session/session*.c", "src/server/jobs*.c", "src/server/call_texts.c")

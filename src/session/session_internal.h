@@ -13,7 +13,7 @@
 #include "flashmoe_lab.h"
 #include "lab/routes.h"
 #include "session/draft.h"
-#include "session/peaks.h"
+#include "session/session_peaks.h"
 #include "text/tokenizer.h"
 
 #ifdef __cplusplus

@@ -3,8 +3,8 @@
  * address: those of a session stay as they are until it goes on.
  *
  * The thread that uses the model sets peaks, and any thread finds them. */
-#ifndef FLASHMOE_SESSION_PEAKS_H
-#define FLASHMOE_SESSION_PEAKS_H
+#ifndef FLASHMOE_SESSION_SESSION_PEAKS_H
+#define FLASHMOE_SESSION_SESSION_PEAKS_H
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "session/peaks.h"
+#include "session/session_peaks.h"
 
 #include <stddef.h>
 
