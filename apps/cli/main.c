@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "apps/cli/cluster.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
 #include "apps/cli/docs.h"
@@ -55,9 +56,15 @@ static int run_command(int argc, char **argv)
         return STATUS_OK;
     }
     int rc = check_level(&args, &err);
+    if (rc == 0)
+        rc = cluster_enter(&args, &err);
+    if (rc != 0 && cluster_was_told(rc))
+        return STATUS_FAILED;
     if (rc != 0)
         return say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
-    return command->run(&args);
+    const int status = cluster_is_worker() ? cluster_work(&args) : command->run(&args);
+    cluster_exit();
+    return status;
 }
 
 int main(int argc, char **argv)

@@ -424,10 +424,10 @@ int budget_plan(struct budget *b, const struct model *model, const struct budget
                 const struct fm_model_options *options, struct fm_error *err)
 {
     const struct kv_format *kv_format = terms->kv_format;
-    *b = (struct budget){.place = terms->place};
+    *b = (struct budget){.place = terms->place, .n_row_copies = terms->n_row_copies};
     choose_total(b, options, terms);
     if (b->place != BUDGET_DEVICE) {
-        b->program = (model->first_layer > 0 ? 0 : plat_program_bytes()) + PROGRAM_MARGIN +
+        b->program = (terms->has_program ? plat_program_bytes() : 0) + PROGRAM_MARGIN +
                      terms->reader_bytes;
         b->caller = model->first_layer > 0 ? 0 : options->caller_bytes;
     }

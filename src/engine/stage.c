@@ -18,7 +18,9 @@ uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *
     const struct pass_options pass = {.max_rows = max_rows, .max_segments = b->n_sessions,
                                       .row_floats = is_cut ? model->shape.row_floats : 0};
     struct backend_options backend = {.n_threads = b->n_threads};
-    const uint64_t host = forward_host_bytes(model, &forward) + pass_bytes(&pass);
+    const uint64_t host =
+        forward_host_bytes(model, &forward) + pass_bytes(&pass) +
+        (uint64_t)b->n_row_copies * max_rows * model->shape.row_floats * sizeof(float);
     if (b->place == BUDGET_BESIDE) {
         struct backend_options gpu = {0};
         forward_far_options(model, &backend);

@@ -410,6 +410,11 @@ void jobs_publish(struct jobs *js, bool now)
     s->n_answer = e->n_answer;
     s->model = sample.model;
     s->position = e->position;
+    for (s->n_ranks = 0; s->n_ranks < JOBS_RANKS; s->n_ranks++) {
+        s->ranks[s->n_ranks].size = sizeof s->ranks[0];
+        if (!fm_model_rank(e->model, s->n_ranks, &s->ranks[s->n_ranks]))
+            break;
+    }
     for (s->n_slots = 0; s->n_slots < JOBS_SLOTS_SHOWN; s->n_slots++) {
         struct session_pool_info *slot = &s->slots[s->n_slots];
         if (!session_pool_info(e->sessions, s->n_slots, slot))

@@ -434,6 +434,7 @@ static int open_jobs(struct server *s, struct fm_error *err)
     const struct server_options *o = &s->options;
     struct fm_stats stats = {.size = sizeof stats};
     size_t texts_bytes;
+    fm_model_stats(o->model, &stats); /* before the thread that uses the model starts */
     divide_memory(s, &texts_bytes);
     int rc = call_texts_open(texts_bytes, CALL_TEXTS_CALLS, &s->texts, err);
     const unsigned n_wait = o->n_queue + o->n_parallel;
@@ -444,7 +445,6 @@ static int open_jobs(struct server *s, struct fm_error *err)
         rc = preparers_open(&reading, &s->preparers, err);
     if (rc != 0)
         return rc;
-    fm_model_stats(o->model, &stats);
     s->context = (struct api_context){.model = o->model, .texts = s->texts,
                                       .n_context = stats.n_context, .n_answer = o->n_answer,
                                       .limit_ns = (uint64_t)o->request_s * 1000000000u};
