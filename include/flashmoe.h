@@ -566,6 +566,10 @@ FM_API unsigned fm_cluster_n_ranks(const struct fm_cluster *cluster);
  * rest. Fails if rank 0 is gone. */
 FM_API int fm_cluster_work(struct fm_cluster *cluster, const char *path,
                            const struct fm_model_options *options, struct fm_error *err);
+/* For the signal handlers of all ranks, which mpirun tells to end when one of them has died. The
+ * evaluation of rank 0 that runs, or the next one, finds out which rank that is and fails with its
+ * name. With `ends` it fails also if none has died. */
+FM_API void fm_cluster_alarm(struct fm_cluster *cluster, bool ends);
 /* Rank 0 lets the others go. After its models. */
 FM_API void fm_cluster_close(struct fm_cluster *cluster); /* accepts NULL */
 

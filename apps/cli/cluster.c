@@ -60,6 +60,23 @@ static void write_words(const struct args *args, char *words, size_t bytes)
         }
 }
 
+/* mpirun sends SIGTERM to all ranks when one has died. */
+static void on_end(int signal_number)
+{
+    if (cluster != NULL) {
+        fm_cluster_alarm(cluster, true);
+        return;
+    }
+    (void)signal(signal_number, SIG_DFL);
+    (void)raise(signal_number);
+}
+
+void cluster_alarm_from_signal(void)
+{
+    if (cluster != NULL)
+        fm_cluster_alarm(cluster, false);
+}
+
 int cluster_enter(const struct args *args, struct fm_error *err)
 {
     const unsigned n_ranks = variable("OMPI_COMM_WORLD_SIZE");
@@ -77,6 +94,8 @@ int cluster_enter(const struct args *args, struct fm_error *err)
     if (n_ranks > 1 && n_stages > 0)
         return err_set(err, FM_ERR_ARG, "--stages is for one process, and mpirun has started %u",
                        n_ranks);
+    if (n_ranks > 1)
+        (void)signal(SIGTERM, on_end);
     write_words(args, words, sizeof words);
     const struct fm_cluster_options options = {
         .size = sizeof options, .n_threads = n_stages, .words = words,
@@ -105,9 +124,9 @@ int cluster_work(const struct args *args)
     struct fm_error err = {0};
     struct fm_model_options options;
     char heat[LIMIT_PATH_BYTES], io[LIMIT_PATH_BYTES];
-    /* mpirun sends these to all ranks; the first one decides when the others may end. */
+    /* mpirun sends these to all ranks; the first one decides when the others may end. SIGTERM has
+     * its own handler. */
     (void)signal(SIGINT, SIG_IGN);
-    (void)signal(SIGTERM, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
     int rc = app_engine_options(args, &options, &err);
     if (rc != 0)

@@ -13,7 +13,7 @@ extern const struct option_group group_ranks; /* layers, stages, rank-timeout */
 /* Joins the other ranks if there are any. Fails with FM_ERR_ARG when the command or its options are
  * not for several ranks. */
 int cluster_enter(const struct args *args, struct fm_error *err);
-/* Returns whether the first rank says what cluster_enter returned: then this one need not. */
+/* Returns whether the first rank says what is wrong, too: then this one need not. */
 bool cluster_was_told(int rc);
 /* Lets the other ranks go. */
 void cluster_exit(void);
@@ -21,6 +21,8 @@ void cluster_exit(void);
  * returns the exit status. */
 bool cluster_is_worker(void);
 int cluster_work(const struct args *args);
+/* For the handler of SIGTERM of a command that goes on after it. */
+void cluster_alarm_from_signal(void);
 /* Sets the options of a model that the first rank opens. `layers` holds what --layers says. */
 #define CLUSTER_MAX_RANKS 64
 int cluster_options(const struct args *args, struct fm_model_options *options,

@@ -39,6 +39,7 @@ struct serving {
 static void on_stop(int signal_number)
 {
     (void)signal_number;
+    cluster_alarm_from_signal();
     if (running != NULL)
         server_stop(running);
 }

@@ -2,6 +2,8 @@
 #ifndef FLASHMOE_CLUSTER_CLUSTER_INTERNAL_H
 #define FLASHMOE_CLUSTER_CLUSTER_INTERNAL_H
 
+#include <signal.h>
+
 #include "cluster/cluster.h"
 #include "cluster/wire.h"
 #include "engine/identity.h"
@@ -34,6 +36,7 @@ struct peer {
     char host[HOST_BYTES];
     struct control in;
     struct control_slot ping, cancel;
+    bool is_here;        /* it has said so after it was told to end */
     bool is_asked;       /* a ping has no answer yet, for silent_ns */
     uint64_t n_pings, silent_ns;
     uint64_t heard_ns;   /* when it last answered */
@@ -127,6 +130,8 @@ struct cluster {
     struct fm_error lost;
     struct peer peers[CLUSTER_RANKS]; /* of the first rank */
     uint64_t heard_ns; /* when the first rank last looked for answers */
+    volatile sig_atomic_t alarm; /* CLUSTER_LOOKS or CLUSTER_ENDS; set by signal handlers */
+    uint64_t roll_ns;            /* when the first rank saw it; 0: it has not */
     /* A model that is open, or is being opened. */
     enum join_step step;
     struct engine *engine;

@@ -52,7 +52,8 @@ const char *cluster_lost(const struct cluster *c)
 
 /* ---- control --------------------------------------------------------------------------------- */
 
-#define PING_NS 1000000000ull
+#define PING_NS 250000000ull
+#define HERE UINT64_MAX /* the number of an answer that nobody has asked for */
 #define JOIN_TIMEOUTS 16
 
 /* Sends a control message if the one before has left. */
@@ -101,6 +102,7 @@ static void hear_peer(struct cluster *c, uint32_t rank, uint64_t now_ns, uint64_
     struct peer *peer = &c->peers[rank];
     char why[TEXT_BYTES];
     while (!c->is_lost && take_control(c, rank, &peer->in)) {
+        peer->is_here |= peer->in.kind == CONTROL_PONG && peer->in.number == HERE;
         if (peer->in.kind == CONTROL_PONG && peer->in.number == peer->n_pings) {
             peer->is_asked = false;
             peer->heard_ns = now_ns;
@@ -108,6 +110,8 @@ static void hear_peer(struct cluster *c, uint32_t rank, uint64_t now_ns, uint64_
             cluster_lose(c, rank, peer->in.text);
         }
     }
+    if (c->alarm != 0)
+        return;
     if (!peer->is_asked) {
         if (now_ns - peer->heard_ns < PING_NS ||
             !send_control(c, rank, &peer->ping, CONTROL_PING, peer->n_pings + 1, 0))
@@ -126,13 +130,48 @@ static void hear_peer(struct cluster *c, uint32_t rank, uint64_t now_ns, uint64_
     }
 }
 
+/* mpirun tells all ranks to end when one has died, and kills them about a second later. The others
+ * say at once that they are there; so long the first one waits for that. It sends nothing meanwhile:
+ * MPI may end a process that sends to one that is gone. */
+#define ROLL_CALL_NS 400000000ull
+
+static void call_the_roll(struct cluster *c, uint64_t now_ns)
+{
+    uint32_t silent = 0, n_silent = 0;
+    if (c->roll_ns == 0)
+        c->roll_ns = now_ns;
+    for (uint32_t i = c->n_ranks - 1; i > 0; i--)
+        if (!c->peers[i].is_here) {
+            silent = i;
+            n_silent++;
+        }
+    if (n_silent > 0 && now_ns - c->roll_ns < ROLL_CALL_NS)
+        return;
+    if (n_silent > 0 && (n_silent + 1 < c->n_ranks || c->n_ranks == 2))
+        cluster_lose(c, silent, "it has died or is not answering, and the job is told to end "
+                     "(SIGTERM)");
+    else if (n_silent > 0)
+        cluster_lose(c, 0, "the job is told to end (SIGTERM), and no other rank answers");
+    else if (c->alarm == CLUSTER_ENDS)
+        cluster_lose(c, 0, "the job is told to end (SIGTERM)");
+    c->alarm = 0;
+    c->roll_ns = 0;
+}
+
 bool link_hear(struct cluster *c)
 {
     const uint64_t now_ns = plat_now_ns(), step_ns = now_ns - c->heard_ns;
     c->heard_ns = now_ns;
+    if (c->alarm != 0)
+        call_the_roll(c, now_ns);
     for (uint32_t i = 1; i < c->n_ranks && !c->is_lost; i++)
         hear_peer(c, i, now_ns, step_ns < MAX_STEP_NS ? step_ns : MAX_STEP_NS);
     return !c->is_lost;
+}
+
+void cluster_alarm(struct cluster *c, int alarm)
+{
+    c->alarm = alarm;
 }
 
 static void note_cancel(struct member *m, uint64_t number, uint32_t segment)
@@ -145,6 +184,8 @@ static void note_cancel(struct member *m, uint64_t number, uint32_t segment)
 void link_answer(struct cluster *c)
 {
     struct member *m = &c->member;
+    if (c->alarm != 0 && send_control(c, 0, &m->pong, CONTROL_PONG, HERE, 0))
+        c->alarm = 0;
     while (!c->is_lost && take_control(c, 0, &m->in)) {
         if (m->in.kind == CONTROL_PING)
             (void)send_control(c, 0, &m->pong, CONTROL_PONG, m->in.number, 0);

@@ -94,6 +94,9 @@ struct jobs_stats {
 };
 void jobs_stats(struct jobs *jobs, struct jobs_stats *stats);
 
+/* Copies why the model cannot be used any more, since a rank is lost. False: it can. */
+bool jobs_lost(struct jobs *jobs, struct fm_error *why);
+
 /* Writes the map of experts as JSON (docs/SERVER.md). It is at most 0.2 s old while the runner
  * computes. Returns false when memory runs out. */
 bool jobs_experts(struct jobs *jobs, struct text_buffer *out);

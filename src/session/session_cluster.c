@@ -301,6 +301,11 @@ void fm_cluster_close(struct fm_cluster *cluster)
     mem_free(cluster);
 }
 
+void fm_cluster_alarm(struct fm_cluster *cluster, bool ends)
+{
+    cluster_alarm(cluster->c, ends ? CLUSTER_ENDS : CLUSTER_LOOKS);
+}
+
 unsigned fm_cluster_rank(const struct fm_cluster *cluster)
 {
     return cluster_rank(cluster->c);
