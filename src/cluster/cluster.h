@@ -78,7 +78,8 @@ const char *cluster_host(const struct cluster *c, uint32_t rank);
 /* Why nothing can be computed any more, or NULL. */
 const char *cluster_lost(const struct cluster *c);
 /* This rank was told to end: it says so to the first one. The first one finds out which rank has
- * died, when it waits for the others next. A signal handler may call it. CLUSTER_ENDS: if none has, computing ends all the same. */
+ * died, when it waits for the others next. A signal handler may call it. CLUSTER_ENDS: if none has
+ * died, computing ends all the same. */
 enum { CLUSTER_LOOKS = 1, CLUSTER_ENDS };
 void cluster_alarm(struct cluster *c, int alarm);
 /* Asks all ranks how they are, if they can be asked now. */

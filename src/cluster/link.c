@@ -131,7 +131,7 @@ static void hear_peer(struct cluster *c, uint32_t rank, uint64_t now_ns, uint64_
 }
 
 /* mpirun tells all ranks to end when one has died, and kills them about a second later. The others
- * say at once that they are there; so long the first one waits for that. It sends nothing meanwhile:
+ * say at once that they are there; so long the first one waits for it. Meanwhile it sends nothing:
  * MPI may end a process that sends to one that is gone. */
 #define ROLL_CALL_NS 400000000ull
 

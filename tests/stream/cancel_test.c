@@ -279,12 +279,12 @@ static void test_another_thread(void **state)
 
 /* ---- how soon ------------------------------------------------------------------------------- */
 
-#ifndef CANCEL_TAKES_TIME
-
 struct watch {
     struct fm_session *session;
     unsigned cancels_at, last_layer, last_route;
 };
+
+#ifndef CANCEL_TAKES_TIME
 
 static void note_hidden(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n)
 {
