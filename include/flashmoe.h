@@ -149,6 +149,13 @@ struct fm_model_options {
     enum fm_choice draft;
     /* FM_DRAFT_MTP fails to open a model without such a block (FM_ERR_UNSUPPORTED). */
     enum fm_draft_source draft_source;
+    /* Divides the layers among the ranks of a cluster, which is borrowed; this is its rank 0. NULL:
+     * this process has all. memory_bytes is the budget of this rank. */
+    struct fm_cluster *cluster;
+    /* Layers of each rank. n_layers_of_ranks is the number of ranks, and the sum is the number of
+     * layers; 0: chosen from the memory that each rank has. */
+    const unsigned *layers_of_ranks;
+    unsigned n_layers_of_ranks;
 };
 
 /* Opens a packed model (NAME.fmoe), a GGUF file (any one of a split set), or a Hugging Face or MLX
@@ -539,6 +546,57 @@ FM_API uint64_t fm_answer_n_reasoning_tokens(const struct fm_answer *answer);
 /* Returns whether a prompt ends with the marker that opens reasoning, as some templates do. */
 FM_API bool fm_prompt_opens_reasoning(const struct fm_model *model, const int32_t *ids,
                                       size_t n_ids);
+
+/* ---- a model on several machines -------------------------------------------------------- */
+
+/* Ranks: processes that mpirun has started, or threads of this process. Each opens the model from
+ * its own files and has some of its layers; rank 0 has the sessions too. The bits are the same as
+ * on one machine. Ranks trust each other and everyone who reaches their ports. */
+struct fm_cluster;
+
+struct fm_cluster_options {
+    size_t size;
+    unsigned n_threads; /* ranks that are threads, for tests; 0: the processes of mpirun */
+    /* Words that must be the same on all ranks, such as the options of a program; NULL: none. */
+    const char *words;
+    unsigned timeout_s; /* a rank that is silent for so long is lost; 0: 8 */
+};
+/* Joins the other ranks. FM_ERR_UNSUPPORTED: Open MPI is not there. FM_ERR_ARG: a rank has another
+ * version or other words. One thread at a time uses a cluster and its models. */
+FM_API int fm_cluster_join(const struct fm_cluster_options *options, struct fm_cluster **out,
+                           struct fm_error *err);
+FM_API unsigned fm_cluster_rank(const struct fm_cluster *cluster);
+FM_API unsigned fm_cluster_n_ranks(const struct fm_cluster *cluster);
+/* Works for rank 0: opens each model that it opens, from `path`, until rank 0 closes the cluster.
+ * The options say how this rank uses its machine (memory, threads, reads, heat); rank 0 says the
+ * rest. Fails if rank 0 is gone. */
+FM_API int fm_cluster_work(struct fm_cluster *cluster, const char *path,
+                           const struct fm_model_options *options, struct fm_error *err);
+/* For the signal handlers of all ranks, which mpirun tells to end when one of them has died. The
+ * evaluation of rank 0 that runs, or the next one, finds out which rank that is and fails with its
+ * name. With `ends` it fails also if none has died. */
+FM_API void fm_cluster_alarm(struct fm_cluster *cluster, bool ends);
+/* Rank 0 lets the others go. After its models. */
+FM_API void fm_cluster_close(struct fm_cluster *cluster); /* accepts NULL */
+
+struct fm_rank_stats {
+    size_t size;
+    const char *host;
+    char cpu_level[16];
+    unsigned first_layer, n_layers, n_threads;
+    uint64_t memory_budget_bytes, memory_cache_bytes, memory_resident_peak_bytes;
+    uint64_t n_cache_slots, n_expert_hits, n_expert_misses, bytes_read, read_wait_ns;
+    uint64_t busy_ns;  /* computing, with waits for the disk */
+    uint64_t bytes_sent, n_messages; /* to the next rank */
+    /* Of rank 0: time in which a pass was with the other ranks, and of it neither of them was
+     * busy with anything: the network's, and that of waiting for each other. */
+    uint64_t away_ns, network_ns;
+};
+/* Gives what is known of a rank. False past the last; a model without a cluster has none. */
+FM_API bool fm_model_rank(const struct fm_model *model, unsigned rank,
+                          struct fm_rank_stats *stats);
+/* Returns why the model cannot be used any more, since it has lost a rank; NULL: it can. */
+FM_API const char *fm_model_lost(const struct fm_model *model);
 
 #ifdef __cplusplus
 }

@@ -17,6 +17,8 @@
 #   test   checks answers held to a schema        import jsonschema      python3-jsonschema  (pip)
 #   test   headers must be usable from C++        g++, c++ or clang++    g++               (Xcode)
 #   test   another HTTP client                    curl                   curl              curl
+#   test   several machines (Linux)               ompi-c.pc              libopenmpi-dev    -
+#          starts their processes                 mpirun                 openmpi-bin       -
 #   all    the server's page (Linux): a browser   chromium               chromium          -
 #          its driver                             node                   nodejs            -
 #          brings the driver's packages           npm                    npm               -
@@ -94,6 +96,10 @@ if [ "$group" != build ]; then
     need "$(has_library cmocka libcmocka-dev)" libcmocka-dev cmocka "unit tests"
     need "$(has_command g++ c++ clang++)" g++ "(xcode-select --install)" "C++ use of the headers"
     need "$(has_command curl)" curl curl "another HTTP client"
+fi
+if [ "$group" != build ] && [ "$system" = Linux ]; then
+    need "$(has_library ompi-c libopenmpi-dev)" libopenmpi-dev - "models on several machines"
+    need "$(has_command mpirun)" openmpi-bin - "starts the processes of a cluster"
 fi
 if [ "$group" = test-all ] && [ "$system" = Linux ]; then
     need "$(has_command chromium chromium-browser)" chromium - "the server's page in a browser"

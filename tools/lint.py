@@ -22,7 +22,7 @@ import sys
 # A folder is a layer. A file includes headers of a lower rank or of its own folder.
 RANKS = {"base": 0, "quant": 1, "format": 2, "text": 2, "jinja": 3, "grammar": 3, "model": 3,
          "chat": 4, "store": 4, "backend": 4, "cache": 5, "arch": 6, "engine": 7, "pack": 7,
-         "lab": 8, "session": 9, "server": 10, "apps": 11}
+         "lab": 8, "cluster": 8, "session": 9, "server": 10, "apps": 11}
 APPS_MAY_INCLUDE = {"base", "apps"}
 # The API. The lowest folder shares its error type and nothing else.
 PUBLIC_HEADERS = {"flashmoe.h", "flashmoe_error.h", "flashmoe_lab.h"}
@@ -46,6 +46,7 @@ LIBM_CALLS = ("exp exp2 exp10 expm1 log log2 log10 log1p pow sin cos sincos tan 
 THREAD_FILES = ("src/base/pool.c", "src/base/mem.c", "src/store/reader_*.[ch]",
                 "src/store/row_store.c", "src/backend/cuda/cuda_memory.[ch]",
                 "src/cache/expert_cache*.[ch]", "src/cache/background.c", "src/pack/crew.c",
+                "src/cluster/transport_threads.c",
                 "src/session/session*.c", "src/server/jobs*.c", "src/server/call_texts.c")
 THREADS = re.compile(r"#\s*include\s*<(?:stdatomic|pthread|threads)\.h>"
                      r"|\b(?:_Atomic|pthread_\w+|atomic_\w+|__atomic_\w+|__sync_\w+)\b")

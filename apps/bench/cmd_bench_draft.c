@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "apps/bench/draft_report.h"
+#include "apps/cli/cluster.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/gpu_report.h"
 #include "apps/cli/interrupt.h"
@@ -474,6 +475,7 @@ const struct command cmd_bench_draft = {
                                           .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_draft, &group_routes, &group_engine,
+                                                   &group_ranks,
                                                    &group_json, &group_messages, &group_help,
                                                    NULL},
     .examples = (const struct example[]){

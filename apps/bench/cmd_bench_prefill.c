@@ -1,5 +1,6 @@
 #include "base/limits.h"
 #include "apps/bench/bench_common.h"
+#include "apps/cli/cluster.h"
 #include "apps/cli/cmd.h"
 #include "flashmoe_lab.h"
 
@@ -119,6 +120,7 @@ const struct command cmd_bench_prefill = {
                                           .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_prefill, &group_routes, &group_engine,
+                                                   &group_ranks,
                                                    &group_profile, &group_json, &group_messages,
                                                    &group_help, NULL},
     .examples = (const struct example[]){

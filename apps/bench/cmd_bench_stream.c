@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "base/plat.h"
+#include "apps/cli/cluster.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/gpu_report.h"
 #include "apps/cli/interrupt.h"
@@ -361,6 +362,7 @@ const struct command cmd_bench_stream = {
                                           .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_stream, &group_routes, &group_engine,
+                                                   &group_ranks,
                                                    &group_json, &group_messages, &group_help,
                                                    NULL},
     .examples = (const struct example[]){

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/plat.h"
 #include "apps/bench/bench_common.h"
+#include "apps/cli/cluster.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/gpu_report.h"
 #include "apps/cli/interrupt.h"
@@ -390,7 +391,8 @@ const struct command cmd_bench_switch = {
                                           .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_switch, &group_routes, &group_trace,
-                                                   &group_engine, &group_json, &group_messages,
+                                                   &group_engine,
+                                                   &group_ranks, &group_json, &group_messages,
                                                    &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe bench switch nano --memory 48M", "The nano model with part of its experts"},

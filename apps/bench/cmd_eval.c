@@ -4,6 +4,7 @@
 
 #include "base/limits.h"
 #include "base/plat.h"
+#include "apps/cli/cluster.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
 #include "apps/bench/eval_tokens.h"
@@ -309,6 +310,7 @@ const struct command cmd_eval_nll = {
                                          {.name = "FILE", .help = operand_corpus_help},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_windows, &group_engine,
+                                                   &group_ranks,
                                                    &group_trace, &group_json, &group_messages,
                                                    &group_help, NULL},
     .examples = (const struct example[]){

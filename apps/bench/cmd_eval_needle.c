@@ -5,6 +5,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "apps/cli/cluster.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
 #include "apps/bench/eval_tokens.h"
@@ -346,7 +347,8 @@ const struct command cmd_eval_needle = {
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help},
                                          {.name = "FILE", .help = operand_corpus_help},
                                          {.name = NULL}},
-    .groups = (const struct option_group *const[]){&group_needles, &group_engine, &group_json,
+    .groups = (const struct option_group *const[]){&group_needles, &group_engine,
+                                                   &group_ranks, &group_json,
                                                    &group_messages, &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe eval needle MODEL heldout.jsonl --kv rot4", "The loss of 4-bit keys and values"},

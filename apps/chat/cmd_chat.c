@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "apps/chat/chat.h"
+#include "apps/cli/cluster.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
 #include "apps/cli/interrupt.h"
@@ -177,7 +178,8 @@ const struct command cmd_chat = {
                                           .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_prefix, &group_chat, &group_answer,
-                                                   &group_sampling, &group_engine, &group_context,
+                                                   &group_sampling, &group_engine,
+                                                   &group_ranks, &group_context,
                                                    &group_messages,
                                                    &group_help, NULL},
     .examples = (const struct example[]){

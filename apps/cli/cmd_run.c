@@ -6,6 +6,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "apps/cli/answer_screen.h"
+#include "apps/cli/cluster.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
 #include "apps/cli/gpu_report.h"
@@ -625,6 +626,8 @@ static int finish(struct run *run)
         run->json = make_json(run, &stats);
     if (run->json != NULL)
         (void)gpu_report_put(run->json, NULL, &stats);
+    if (run->json != NULL)
+        cluster_put(run->json, run->model);
     const bool has_logprobs = args_given(run->args, "logprobs");
     if (has_logprobs && run->json != NULL)
         (void)json_object_set_new(run->json, "logprobs",
@@ -644,8 +647,10 @@ static int finish(struct run *run)
         (void)json_object_set_new(run->json, "stats", speed_report_json(&run->report));
     if (run->is_json && !out_json(run->json))
         return STATUS_FAILED;
-    if (has_stats && !run->is_json)
+    if (has_stats && !run->is_json) {
         print_stats(run);
+        cluster_say(run->model);
+    }
     return strcmp(run->stop_reason, "interrupted") == 0 ? STATUS_INTERRUPTED : STATUS_OK;
 }
 
@@ -752,7 +757,8 @@ const struct command cmd_run = {
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_prompt, &group_prefix, &group_answer,
                                                    &group_sampling,
-                                                   &group_engine, &group_context,
+                                                   &group_engine,
+                                                   &group_ranks, &group_context,
                                                    &group_routes, &group_trace, &group_stats,
                                                    &group_profile, &group_json, &group_messages,
                                                    &group_help, NULL},

@@ -8,6 +8,7 @@
 
 #include "base/limits.h"
 #include "base/plat.h"
+#include "apps/cli/cluster.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
 #include "apps/bench/limit.h"
@@ -38,6 +39,7 @@ struct serving {
 static void on_stop(int signal_number)
 {
     (void)signal_number;
+    cluster_alarm_from_signal();
     if (running != NULL)
         server_stop(running);
 }
@@ -134,16 +136,14 @@ static int measure(struct serving *s, struct fm_error *err)
     return rc;
 }
 
-static void say_ready(const struct serving *s, const char *host, unsigned port, const char *name,
-                      unsigned n_parallel, unsigned n_sessions)
+static void say_ready(const struct serving *s, const struct fm_stats *stats, const char *host,
+                      unsigned port, const char *name, unsigned n_parallel, unsigned n_sessions)
 {
-    struct fm_stats stats = {.size = sizeof stats};
     char budget[UNIT_BYTES];
     const char *open = strchr(host, ':') != NULL ? "[" : "";
-    fm_model_stats(s->model, &stats);
     say("%s (%s), context %u tokens, %u parallel, %u sessions in memory, budget %s", name,
-        s->info.architecture, stats.n_context, n_parallel, n_sessions,
-        human_bytes(stats.memory_budget_bytes, budget));
+        s->info.architecture, stats->n_context, n_parallel, n_sessions,
+        human_bytes(stats->memory_budget_bytes, budget));
     say("listening on http://%s%s%s:%u", open, host, open[0] != '\0' ? "]" : "", port);
 }
 
@@ -222,6 +222,8 @@ static int run_server(struct serving *s, const struct server_options *o, struct 
                       struct fm_error *err)
 {
     const size_t n_keys = keys->n;
+    struct fm_stats stats = {.size = sizeof stats};
+    fm_model_stats(s->model, &stats); /* before the server's thread uses the model */
     int rc = server_open(o, &s->server, err);
     if (rc != 0)
         return rc;
@@ -229,7 +231,8 @@ static int run_server(struct serving *s, const struct server_options *o, struct 
     running = s->server;
     catch_signals();
     warn_of_access(s, o, n_keys);
-    say_ready(s, o->host, server_port(s->server), o->model_name, o->n_parallel, o->n_sessions);
+    say_ready(s, &stats, o->host, server_port(s->server), o->model_name, o->n_parallel,
+              o->n_sessions);
     rc = server_run(s->server, err);
     running = NULL; /* a late signal must not cut the shutdown short */
     if (!s->is_quiet)
@@ -387,6 +390,7 @@ const struct command cmd_serve = {
                                           .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_server, &group_kept, &group_engine,
+                                                   &group_ranks,
                                                    &group_context, &group_messages, &group_help,
                                                    NULL},
     .examples = (const struct example[]){

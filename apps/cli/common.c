@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/plat_dir.h"
+#include "apps/cli/cluster.h"
 #include "apps/cli/engine_words.h"
 #include "apps/cli/gpu_report.h"
 #include "apps/cli/term.h"
@@ -387,7 +388,10 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     app_keep_io(app_model_path(args), &options, io);
     options.progress = progress_bytes;
     options.progress_ctx = &progress;
-    rc = fm_model_open(app_model_path(args), &options, out, err);
+    unsigned layers[CLUSTER_MAX_RANKS];
+    rc = cluster_options(args, &options, layers, err);
+    if (rc == 0)
+        rc = fm_model_open(app_model_path(args), &options, out, err);
     progress_end(&progress);
     if (rc == 0 && is_verbose)
         say_plan(*out);

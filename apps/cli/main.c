@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "apps/cli/cluster.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
 #include "apps/cli/docs.h"
@@ -36,6 +37,12 @@ static int check_level(const struct args *args, struct fm_error *err)
     return 0;
 }
 
+/* Says why the command cannot be run, once: all ranks have the same words. */
+static int refuse(const struct fm_error *err, int status)
+{
+    return cluster_was_told(err->code) ? status : say_failed(err, status);
+}
+
 static int run_command(int argc, char **argv)
 {
     struct fm_error err = {0};
@@ -46,18 +53,22 @@ static int run_command(int argc, char **argv)
         return STATUS_OK;
     }
     if (command_find(command_list, argc, argv, &command, &n_words, &err) != 0)
-        return say_failed(&err, STATUS_USAGE);
+        return refuse(&err, STATUS_USAGE);
     struct args args;
     if (args_parse(command, argc - n_words, argv + n_words, &args, &err) != 0)
-        return say_failed(&err, STATUS_USAGE);
+        return refuse(&err, STATUS_USAGE);
     if (args.wants_help) {
         docs_help(stdout, command);
         return STATUS_OK;
     }
     int rc = check_level(&args, &err);
+    if (rc == 0)
+        rc = cluster_enter(&args, &err);
     if (rc != 0)
-        return say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
-    return command->run(&args);
+        return refuse(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
+    const int status = cluster_is_worker() ? cluster_work(&args) : command->run(&args);
+    cluster_exit();
+    return status;
 }
 
 int main(int argc, char **argv)

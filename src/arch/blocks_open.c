@@ -382,7 +382,7 @@ static void bind_final_norm(struct binder *b, struct transformer *t,
     const struct layer_names names = {.prefix = model, .norm = norm, .traits = traits};
     if (traits->bind_last != NULL)
         traits->bind_last(b, t, &names);
-    else if (binder_has_layer(b, t->n_layers - 1))
+    else if (binder_has_head(b))
         binder_vector(b, &t->final_norm, t->hidden, norm, "%snorm.weight", model);
     else
         binder_leave(b, "%snorm.weight", model);
@@ -390,7 +390,7 @@ static void bind_final_norm(struct binder *b, struct transformer *t,
 
 static void bind_embedding(struct binder *b, struct transformer *t, const char *model)
 {
-    const bool has_head = binder_has_layer(b, t->n_layers - 1);
+    const bool has_head = binder_has_head(b);
     if (binder_has_layer(b, 0) || (has_head && t->has_tied_head))
         binder_matrix(b, &t->embedding, t->has_tied_head ? TENSOR_HEAD : TENSOR_EMBEDDING,
                       t->vocabulary, t->hidden, "%sembed_tokens.weight", model);
@@ -402,7 +402,7 @@ static void bind_head(struct binder *b, struct transformer *t, const char *root)
 {
     if (t->has_tied_head)
         return;
-    if (binder_has_layer(b, t->n_layers - 1))
+    if (binder_has_head(b))
         binder_matrix(b, &t->head, TENSOR_HEAD, t->vocabulary, t->hidden, "%slm_head.weight",
                       root);
     else
@@ -527,7 +527,7 @@ int transformer_open(const struct transformer_traits *traits, const struct confi
         rc = make_ffns(t, err);
     if (rc == 0)
         binder_set_layers(binder, t->n_layers);
-    if (rc == 0 && mtp_is_wanted(binder, t, traits))
+    if (rc == 0 && mtp_is_wanted(binder, traits))
         rc = make_mtp(t, traits, err);
     if (rc == 0) {
         bind_all(binder, t, traits);

@@ -6,10 +6,9 @@
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-bool mtp_is_wanted(const struct binder *b, const struct transformer *t,
-                   const struct transformer_traits *traits)
+bool mtp_is_wanted(const struct binder *b, const struct transformer_traits *traits)
 {
-    return traits->may_have_mtp && binder_wants_mtp(b) && binder_has_layer(b, t->n_layers - 1) &&
+    return traits->may_have_mtp && binder_wants_mtp(b) && binder_has_head(b) &&
            binder_find(b, "mtp.fc.weight") != NULL &&
            binder_find(b, "mtp.layers.0.input_layernorm.weight") != NULL;
 }

@@ -19,8 +19,7 @@ struct mtp {
 };
 
 /* Returns whether the files have a block, and the options ask for it. */
-bool mtp_is_wanted(const struct binder *b, const struct transformer *t,
-                   const struct transformer_traits *traits);
+bool mtp_is_wanted(const struct binder *b, const struct transformer_traits *traits);
 /* Binds all but the layer. */
 void mtp_bind(struct binder *b, struct mtp *mtp, const struct transformer *t,
               enum vector_transform norm);

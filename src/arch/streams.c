@@ -93,7 +93,7 @@ void streams_bind_last(struct binder *b, struct transformer *t, const struct lay
 {
     struct streams *s = t->more;
     static const char *const parts[] = {"hc_norm", "input_mix_weight_down", "input_mix_weight_up"};
-    if (binder_has_layer(b, t->n_layers - 1)) {
+    if (binder_has_head(b)) {
         bind_gate(b, t, &s->last, names->norm, false, names->prefix, "hyper_connection_mixer");
         return;
     }

@@ -108,6 +108,12 @@ bool plat_real_path(const char *path, char out[]);
 bool plat_program_dir(char *buffer, size_t bytes);
 
 uint64_t plat_now_ns(void); /* monotonic */
+/* Sleeps about so long, or until a signal; 0: only lets other threads run. plat_sleep_sharply lets
+ * the calling thread wake without the delay that systems add to save power. A hint. */
+void plat_sleep_ns(uint64_t ns);
+void plat_sleep_sharply(void);
+/* Writes the machine's name, cut to `bytes`. */
+void plat_host_name(char *name, size_t bytes);
 int64_t plat_wall_ns(void); /* since 1970, comparable with plat_file_info.mtime_ns */
 
 /* Starts a thread of the library, on which no signal handler of the host program ever runs. Returns

@@ -2,10 +2,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -159,6 +163,30 @@ uint64_t plat_now_ns(void)
     struct timespec t;
     (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void plat_sleep_ns(uint64_t ns)
+{
+    const struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u),
+                               .tv_nsec = (long)(ns % 1000000000u)};
+    if (ns == 0)
+        (void)sched_yield();
+    else
+        (void)nanosleep(&t, NULL);
+}
+
+void plat_sleep_sharply(void)
+{
+#if defined(__linux__)
+    (void)prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+#endif
+}
+
+void plat_host_name(char *name, size_t bytes)
+{
+    if (gethostname(name, bytes) != 0)
+        (void)snprintf(name, bytes, "unknown");
+    name[bytes - 1] = '\0';
 }
 
 int64_t plat_wall_ns(void)

@@ -160,7 +160,8 @@ static int size_sessions(struct budget *b, const struct model *model,
     sequence_blocks(model, kv_format, b->n_context, &b->blocks);
     /* The first stage counts what a session has only once. */
     const bool has_none = model->first_layer > 0 || b->place == BUDGET_DEVICE;
-    const uint64_t once = has_none ? 0
+    const uint64_t ids = b->n_row_copies > 0 ? (uint64_t)b->n_context * sizeof(int32_t) : 0;
+    const uint64_t once = has_none ? ids /* every rank knows the tokens */
                                    : model->shape.vocabulary *
                                              (VOCABULARY_BYTES + b->n_drafts * sizeof(float)) +
                                          (uint64_t)b->n_drafts * model_n_own_expert_layers(model) *
@@ -424,10 +425,10 @@ int budget_plan(struct budget *b, const struct model *model, const struct budget
                 const struct fm_model_options *options, struct fm_error *err)
 {
     const struct kv_format *kv_format = terms->kv_format;
-    *b = (struct budget){.place = terms->place};
+    *b = (struct budget){.place = terms->place, .n_row_copies = terms->n_row_copies};
     choose_total(b, options, terms);
     if (b->place != BUDGET_DEVICE) {
-        b->program = (model->first_layer > 0 ? 0 : plat_program_bytes()) + PROGRAM_MARGIN +
+        b->program = (terms->has_program ? plat_program_bytes() : 0) + PROGRAM_MARGIN +
                      terms->reader_bytes;
         b->caller = model->first_layer > 0 ? 0 : options->caller_bytes;
     }

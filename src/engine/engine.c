@@ -77,7 +77,9 @@ int engine_open_model(struct engine *e, const char *path, const struct fm_model_
 {
     const struct model_options model_options = {
         .families = arch_families(),
-        .metadata_only = options->metadata_only || options->n_stages > 1,
+        .metadata_only = options->metadata_only || options->n_stages > 1 ||
+                         options->cluster != NULL,
+        .may_lack_experts = options->cluster != NULL,
         .experts_per_token = options->experts_per_token, .with_mtp = wants_mtp(options)};
     int rc = model_open(path, &model_options, &e->model, err);
     if (rc == 0)
@@ -98,6 +100,15 @@ static int open_stage_models(struct engine *e, const char *path,
 {
     uint32_t first = 0;
     int rc = 0;
+    if (e->cut.is_on) {
+        const struct model_options model_options = {
+            .families = arch_families(), .experts_per_token = options->experts_per_token,
+            .first_layer = e->cut.first_layer, .end_layer = e->cut.end_layer,
+            .n_layers = e->model->shape.n_layers,
+            .head = e->cut.with_head ? HEAD_LOADED : HEAD_ELSEWHERE,
+            .with_mtp = e->model->has_mtp && e->cut.with_head};
+        return model_open(path, &model_options, &e->stages[0].model, err);
+    }
     if (options->n_stages <= 1) {
         e->stages[0].model = e->model;
         return 0;
@@ -141,6 +152,8 @@ static int plan_stages(struct engine *e, const struct fm_model_options *options,
         const struct fm_model_options own = options_of(options, i);
         const struct budget_terms terms = {
             .kv_format = e->kv_format, .is_elastic = e->elastic.is_on,
+            .has_program = stage->model->first_layer == 0 || e->cut.is_process,
+            .n_row_copies = e->cut.n_row_copies,
             .reader_bytes = streaming_bytes(&e->streaming, stage->model)};
         rc = budget_plan(&stage->budget, stage->model, &terms, &own, err);
         if (rc != 0 && e->n_stages > 1)
@@ -177,7 +190,7 @@ static int plan_gpu(struct engine *e, const struct fm_model_options *options, st
 {
     struct stage *stage = &e->stages[0];
     const struct budget_terms terms = {
-        .kv_format = e->kv_format, .is_elastic = e->elastic.is_on,
+        .kv_format = e->kv_format, .is_elastic = e->elastic.is_on, .has_program = true,
         .reader_bytes = streaming_bytes(&e->streaming, stage->model)};
     const int rc = engine_plan_gpu(stage->model, &terms, e->gpu.bytes, options, &stage->device,
                                    &stage->budget, err);
@@ -196,7 +209,7 @@ static int plan(struct engine *e, const struct fm_model_options *options, struct
     if (rc != 0 || e->gpu.device != NULL)
         return rc;
     rc = plan_stages(e, options, err);
-    if (rc != 0 || e->n_stages == 1)
+    if (rc != 0 || (e->n_stages == 1 && e->remote == NULL))
         return rc;
     common.n_context = UINT32_MAX;
     common.prefill_chunk = UINT32_MAX;
@@ -206,7 +219,9 @@ static int plan(struct engine *e, const struct fm_model_options *options, struct
         common.prefill_chunk = b->max_rows < common.prefill_chunk ? b->max_rows
                                                                   : common.prefill_chunk;
     }
-    return plan_stages(e, &common, err);
+    if (e->remote != NULL)
+        rc = e->remote->agree(e->remote->ctx, &common.n_context, &common.prefill_chunk, err);
+    return rc != 0 ? rc : plan_stages(e, &common, err);
 }
 
 /* Progress over the dense weights of all stages. */
@@ -257,12 +272,13 @@ int engine_open(struct engine *e, const char *path, const struct fm_model_option
     int rc = open_stage_models(e, path, options, err);
     if (rc != 0)
         return rc;
-    io_choose(&e->streaming, e->model, true);
+    const struct model *own = e->n_stages == 1 ? e->stages[0].model : e->model;
+    io_choose(&e->streaming, own, true);
     rc = gpu_choose(options, &e->gpu, err);
     if (rc != 0)
         return rc;
     plat_memory_trim(); /* the JSON trees are gone: do not count them as the program's */
-    streaming_fit(&e->streaming, e->model);
+    streaming_fit(&e->streaming, own);
     rc = plan(e, options, err);
     if (rc == 0)
         rc = open_stages(e, options, err);
@@ -271,7 +287,7 @@ int engine_open(struct engine *e, const char *path, const struct fm_model_option
     const struct budget *b = engine_limits(e);
     const struct pass_options pass = {
         .max_rows = b->max_rows, .max_segments = b->n_sessions,
-        .row_floats = e->n_stages > 1 ? e->model->shape.row_floats : 0};
+        .row_floats = e->n_stages > 1 || e->cut.is_on ? e->model->shape.row_floats : 0};
     rc = pass_open(&e->pass, &pass, err);
     if (rc == 0)
         elastic_start(e);
@@ -297,6 +313,10 @@ void engine_run(struct engine *e, const struct batch *batch)
     pass_begin(&e->pass, batch);
     for (uint32_t i = 0; i < e->n_stages && e->pass.n_segments > 0; i++)
         forward_run(e->stages[i].forward, &e->pass);
+    if (e->remote != NULL && e->pass.n_segments > 0)
+        e->remote->run(e->remote->ctx, &e->pass);
+    if (e->remote != NULL && e->pass.n_segments > 0)
+        forward_run_head(e->stages[0].forward, &e->pass);
     pass_end(&e->pass);
 }
 
@@ -308,8 +328,21 @@ int engine_new_sequence(const struct engine *e, struct sequence **out, struct fm
     struct sequence_place places[SEQUENCE_PARTS];
     for (uint32_t i = 0; i < e->n_stages; i++)
         places[i] = (struct sequence_place){e->stages[i].model, e->stages[i].be->memory};
-    const struct sequence_room room = {b->n_context, b->n_marks, b->n_drafts};
-    return sequence_new(places, e->n_stages, e->kv_format, &room, out, err);
+    struct sequence_sizes sizes;
+    sequence_sizes(e->model, e->kv_format, &sizes);
+    const struct sequence_room room = {b->n_context, b->n_marks, b->n_drafts,
+                                       sizes.recurrent_bytes > 0};
+    int rc = sequence_new(places, e->n_stages, e->kv_format, &room, out, err);
+    if (rc != 0 || e->remote == NULL || e->remote->new_sequence == NULL)
+        return rc;
+    rc = e->remote->new_sequence(e->remote->ctx, &(*out)->far_id, err);
+    if (rc == 0) {
+        (*out)->far = e->remote->far;
+        return 0;
+    }
+    sequence_free(*out);
+    *out = NULL;
+    return rc;
 }
 
 static int does_not_fit(const struct engine *e, const struct sequence *s, uint32_t n_positions,
@@ -340,7 +373,8 @@ static bool count_kv(struct engine *e, uint32_t stage, uint64_t has, uint64_t wa
 }
 
 /* Shrinks the caches before the memory is taken, and grows them after it is given back. */
-int engine_reach(struct engine *e, struct sequence *s, uint32_t n_positions, struct fm_error *err)
+static int reach_here(struct engine *e, struct sequence *s, uint32_t n_positions,
+                      struct fm_error *err)
 {
     uint64_t has[SEQUENCE_PARTS], wants[SEQUENCE_PARTS];
     uint32_t n = 0; /* stages that have made room */
@@ -360,6 +394,18 @@ int engine_reach(struct engine *e, struct sequence *s, uint32_t n_positions, str
         else if (rc != 0 && wants[i] > has[i])
             (void)count_kv(e, i, wants[i], has[i]);
     }
+    return rc;
+}
+
+int engine_reach(struct engine *e, struct sequence *s, uint32_t n_positions, struct fm_error *err)
+{
+    const uint32_t had = s->far_positions;
+    int rc = reach_here(e, s, n_positions, err);
+    if (rc != 0 || s->far == NULL)
+        return rc;
+    rc = e->remote->reach(e->remote->ctx, s, n_positions, err);
+    if (rc != 0)
+        (void)reach_here(e, s, had < n_positions ? had : n_positions, NULL); /* fewer fit */
     return rc;
 }
 
@@ -413,16 +459,22 @@ void engine_free_pages(const struct engine *e, struct engine_pages *pages)
     *pages = (struct engine_pages){0};
 }
 
-void engine_accept_experts(struct engine *e, uint32_t expert_layer, const uint32_t *ids)
+void engine_accept_draft(struct engine *e, const struct sequence *sequence, uint32_t draft,
+                         const uint32_t *ids)
 {
     struct expert_use uses[LIMIT_TOP_K];
     const uint32_t k = e->model->shape.n_experts_per_token;
-    uint32_t within = 0;
-    struct stage *stage = engine_find_expert_layer(e, expert_layer, &within);
-    assert(stage != NULL && k <= LIMIT_TOP_K);
-    for (uint32_t i = 0; i < k; i++)
-        uses[i] = (struct expert_use){.expert = ids[i], .n_uses = 1};
-    expert_cache_accept(stage->cache, within, uses, k);
+    assert(k <= LIMIT_TOP_K);
+    for (uint32_t l = 0; l < model_n_own_expert_layers(e->model); l++) {
+        uint32_t within = 0;
+        struct stage *stage = engine_find_expert_layer(e, l, &within);
+        for (uint32_t i = 0; i < k; i++)
+            uses[i] = (struct expert_use){.expert = ids[l * k + i], .n_uses = 1};
+        if (stage != NULL)
+            expert_cache_accept(stage->cache, within, uses, k);
+    }
+    if (sequence->far != NULL)
+        e->remote->accept(e->remote->ctx, sequence->far_id, draft);
 }
 
 bool engine_cache_stats(const struct engine *e, struct expert_cache_stats *sum)
@@ -449,5 +501,7 @@ bool engine_cache_stats(const struct engine *e, struct expert_cache_stats *sum)
         sum->bytes_read += s.bytes_read;
         sum->wait_ns += s.wait_ns;
     }
+    if (e->remote != NULL && e->remote->add_cache_stats != NULL)
+        e->remote->add_cache_stats(e->remote->ctx, sum);
     return has_cache;
 }

@@ -21,6 +21,34 @@ struct elastic {
     uint64_t n_shrinks, n_grows;
 };
 
+/* The layers that this process has of a model on several ranks (src/cluster). They are one
+ * stage. */
+struct engine_cut {
+    bool is_on;
+    uint32_t first_layer, end_layer;
+    bool with_head;       /* the first rank has it */
+    bool is_process;      /* the budget counts the program; of several threads, the first one's */
+    uint32_t n_row_copies; /* of a batch's rows, on their way to and from other ranks */
+};
+
+/* What other ranks do for this one. All functions are called on the thread that drives the engine.
+ * The first rank has all of them, the others only `agree`. */
+struct engine_remote {
+    void *ctx;
+    /* Context and rows of a batch become what all ranks have room for. */
+    int (*agree)(void *ctx, uint32_t *n_context, uint32_t *max_rows, struct fm_error *err);
+    /* Takes the rows of the pass through the layers of the other ranks. Segments that fail there
+     * leave the pass: the fault hook is called. */
+    void (*run)(void *ctx, struct pass *pass);
+    const struct sequence_far *far;
+    int (*new_sequence)(void *ctx, uint32_t *id, struct fm_error *err);
+    int (*reach)(void *ctx, struct sequence *sequence, uint32_t n_positions,
+                 struct fm_error *err);
+    /* Counts the experts of a draft of the last pass. */
+    void (*accept)(void *ctx, uint32_t sequence, uint32_t draft);
+    void (*add_cache_stats)(void *ctx, struct expert_cache_stats *sum);
+};
+
 struct engine {
     struct model *model; /* the whole: its headers */
     const struct kv_format *kv_format;
@@ -32,6 +60,9 @@ struct engine {
     float cache_bias;
     replace_ids_fn *replace_ids; /* NULL: the model's routers choose */
     void *replace_ctx;
+    uint32_t stray_position; /* from here on replaced ids are those of other tokens */
+    struct engine_cut cut;
+    const struct engine_remote *remote; /* NULL: all layers are here */
     struct stage *stages; /* [n_stages]; none before engine_open */
     uint32_t n_stages;
     struct pass pass;
@@ -85,8 +116,10 @@ static inline const struct budget *engine_limits(const struct engine *e)
 {
     return &e->stages[0].budget;
 }
-/* Counts the experts of one token in one layer with experts: those of an accepted draft. */
-void engine_accept_experts(struct engine *e, uint32_t expert_layer, const uint32_t *ids);
+/* Counts the experts of an accepted draft, counted from 0, of a sequence's last pass. `ids` is
+ * [expert layers, k] as the draft_experts hook has told them. */
+void engine_accept_draft(struct engine *e, const struct sequence *sequence, uint32_t draft,
+                         const uint32_t *ids);
 /* The stage that has an expert layer, counted among all of the model, and its number there; NULL:
  * there is none. */
 struct stage *engine_find_expert_layer(const struct engine *e, uint32_t expert_layer,

@@ -55,7 +55,7 @@ static void carve_rows(struct carver *c, struct forward *f, const struct model *
     f->step.ahead_normed = carve(c, options->ahead_rows * hidden, sizeof(float));
     f->step.ahead_ids = carve(c, options->ahead_rows * k, sizeof(uint32_t));
     f->step.ahead_weights = carve(c, options->ahead_rows * k, sizeof(float));
-    const uint64_t head_rows = model_has_head(model) ? FORWARD_HEAD_ROWS : 0;
+    const uint64_t head_rows = model->has_head ? FORWARD_HEAD_ROWS : 0;
     f->head_in = carve(c, head_rows * (model->shape.row_floats + hidden), sizeof(float));
     f->step.head_scratch = carve(c, head_rows * sizes.head_floats_per_row, sizeof(float));
     f->logits = carve(c, head_rows * model->shape.vocabulary, sizeof(float));
@@ -642,11 +642,10 @@ static void run_looking_ahead(struct forward *f)
     lookahead_end(&f->lookahead, plat_now_ns() - begin_ns, after.n_misses - before.n_misses);
 }
 
-/* Takes the rows into this stage: embeds them, or copies what the stage before has computed. */
-static void take_rows(struct forward *f)
+/* Lets the step begin with the rows that are in the pass. */
+static void begin_step(struct forward *f)
 {
     struct pass *pass = f->pass;
-    const uint64_t bytes = pass->n_rows * (uint64_t)f->model->shape.row_floats * sizeof(float);
     f->step.tokens = pass->tokens;
     f->step.positions = pass->positions;
     f->step.segments = pass->segments;
@@ -656,32 +655,51 @@ static void take_rows(struct forward *f)
     memory_clear(f->be->memory, f->not_finite,
                  n_not_finite(f->model, &f->options) * sizeof *f->not_finite);
     f->has_head_checks = false;
-    if (f->model->first_layer == 0) {
-        f->arch->embed(&f->step);
-        f->arch->place(&f->step);
-        check_rows(f, FROM_EMBEDDING);
-        return;
-    }
+}
+
+/* Copies the rows that the stage before has computed. */
+static void copy_rows(struct forward *f)
+{
+    const uint64_t bytes = f->pass->n_rows * (uint64_t)f->model->shape.row_floats * sizeof(float);
     memory_finish(f->be->memory); /* the rows of the batch before may still be computed */
-    memcpy(memory_open(f->be->memory, f->step.x, bytes, MEMORY_FILL), pass->rows, bytes);
+    memcpy(memory_open(f->be->memory, f->step.x, bytes, MEMORY_FILL), f->pass->rows, bytes);
     memory_close(f->be->memory, f->step.x, bytes);
     f->arch->place(&f->step);
+}
+
+/* Takes the rows into this stage: embeds them, or copies what the stage before has computed. */
+static void take_rows(struct forward *f)
+{
+    begin_step(f);
+    if (f->model->first_layer > 0) {
+        copy_rows(f);
+        return;
+    }
+    f->arch->embed(&f->step);
+    f->arch->place(&f->step);
+    check_rows(f, FROM_EMBEDDING);
+}
+
+/* The rows go into the head. */
+static void use_rows(struct forward *f)
+{
+    begin_times(f);
+    run_head(f);
+    forward_mtp_follow(f);
+    f->times.compute_ns = forward_lap(f);
+    end_times(f, f->model->shape.n_layers);
 }
 
 /* Passes the rows on: into the head, or to the next stage. */
 static void give_rows(struct forward *f)
 {
     const uint64_t bytes = f->pass->n_rows * (uint64_t)f->model->shape.row_floats * sizeof(float);
-    if (!model_has_head(f->model)) {
-        memory_fetch(f->be->memory, f->pass->rows, f->step.x, bytes);
-        blame_late(f);
+    if (model_ends_in_head(f->model)) {
+        use_rows(f);
         return;
     }
-    begin_times(f);
-    run_head(f);
-    forward_mtp_follow(f);
-    f->times.compute_ns = forward_lap(f);
-    end_times(f, f->model->shape.n_layers);
+    memory_fetch(f->be->memory, f->pass->rows, f->step.x, bytes);
+    blame_late(f);
 }
 
 void forward_run(struct forward *f, struct pass *pass)
@@ -699,6 +717,19 @@ void forward_run(struct forward *f, struct pass *pass)
     if (pass->n_segments > 0)
         give_rows(f);
     forward_count_routed(f);
+}
+
+void forward_run_head(struct forward *f, struct pass *pass)
+{
+    assert(f->model->has_head && !model_ends_in_head(f->model));
+    f->pass = pass;
+    f->is_timed = pass->batch->hooks.times != NULL;
+    f->routed.is_on = false;
+    begin_step(f);
+    copy_rows(f);
+    drop_given_up(f);
+    if (pass->n_segments > 0)
+        use_rows(f);
 }
 
 bool forward_recall(const struct forward *f, uint32_t expert_layer, struct lookahead_layer *layer)

@@ -69,6 +69,9 @@ void forward_far_stats(const struct forward *f, struct far_stats *stats);
 
 /* Takes the rows of the pass through the layers. Segments that are given up leave the pass. */
 void forward_run(struct forward *forward, struct pass *pass);
+/* Takes rows that other ranks have computed from the last layer into the head, where the stage has
+ * it without that layer. */
+void forward_run_head(struct forward *forward, struct pass *pass);
 
 /* Rows of the block for multi-token prediction, where the model has it: as in mtp.h. At most
  * max_rows of them. */

@@ -230,7 +230,7 @@ static void run_head(struct forward *f, struct mtp_row *rows, const float *hidde
 
 bool forward_mtp_draft(struct forward *f, struct mtp_row *rows, uint32_t n, uint32_t n_tokens)
 {
-    const uint32_t layer = f->model->end_layer;
+    const uint32_t layer = f->model->shape.n_layers;
     const struct batch batch = {
         .segments = f->mtp.wanted, .n_segments = n,
         .hooks = {.ctx = f, .is_given_up = has_failed, .fault = note_fault}};

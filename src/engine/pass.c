@@ -13,6 +13,7 @@ static void carve_all(struct carver *c, struct pass *p, const struct pass_option
     p->positions = carve(c, rows, sizeof(uint32_t));
     p->segments = carve(c, options->max_segments, sizeof(struct backend_segment));
     p->in_batch = carve(c, options->max_segments, sizeof(uint32_t));
+    p->kept = carve(c, options->max_segments, sizeof(uint32_t));
     p->rows = carve(c, rows * options->row_floats, sizeof(float));
 }
 
@@ -45,12 +46,20 @@ void pass_close(struct pass *pass)
 
 void pass_begin(struct pass *p, const struct batch *batch)
 {
+    for (uint32_t s = 0; s < batch->n_segments; s++) {
+        const struct batch_segment *from = &batch->segments[s];
+        sequence_expect(from->sequence, from->n_tokens, from->n_drafts);
+    }
+    pass_lay_out(p, batch);
+}
+
+void pass_lay_out(struct pass *p, const struct batch *batch)
+{
     uint32_t row = 0, n_drafts = 0;
     p->batch = batch;
     for (uint32_t s = 0; s < batch->n_segments; s++) {
         const struct batch_segment *from = &batch->segments[s];
         assert(sequence_holds(from->sequence, from->sequence->position + from->n_tokens));
-        sequence_expect(from->sequence, from->n_tokens, from->n_drafts);
         n_drafts += from->n_drafts;
         p->segments[s] = (struct backend_segment){.first_row = row, .n_rows = from->n_tokens,
                                                   .position = from->sequence->position};
@@ -95,17 +104,24 @@ bool pass_any_given_up(const struct pass *p)
     return s < p->n_segments;
 }
 
-bool pass_drop_given_up(struct pass *p, const struct memory *memory, void *x, uint64_t row_bytes)
+/* Drops the segments that are given up, or that `kept` [n_kept] does not name, if there is such a
+ * list. */
+static bool drop(struct pass *p, const uint32_t *kept, uint32_t n_kept,
+                 const struct memory *memory, void *x, uint64_t row_bytes)
 {
-    uint32_t n = 0, n_rows = 0;
+    uint32_t n = 0, n_rows = 0, n_found = 0;
     for (uint32_t s = 0; s < p->n_segments; s++) {
         struct backend_segment segment = p->segments[s];
         assert(segment.first_row >= n_rows && p->in_batch[s] >= s);
-        if (pass_is_given_up(p, s))
+        if (kept == NULL ? pass_is_given_up(p, s)
+                         : n_found == n_kept || kept[n_found] != p->in_batch[s])
             continue;
+        n_found++;
         if (n < s) {
-            memory_copy(memory, (char *)x + n_rows * row_bytes,
-                        (char *)x + segment.first_row * row_bytes, segment.n_rows * row_bytes);
+            if (x != NULL)
+                memory_copy(memory, (char *)x + n_rows * row_bytes,
+                            (char *)x + segment.first_row * row_bytes,
+                            segment.n_rows * row_bytes);
             memmove(p->positions + n_rows, p->positions + segment.first_row,
                     segment.n_rows * sizeof *p->positions);
         }
@@ -119,4 +135,15 @@ bool pass_drop_given_up(struct pass *p, const struct memory *memory, void *x, ui
     p->n_segments = n;
     p->n_rows = n_rows;
     return has_left;
+}
+
+bool pass_drop_given_up(struct pass *p, const struct memory *memory, void *x, uint64_t row_bytes)
+{
+    return drop(p, NULL, 0, memory, x, row_bytes);
+}
+
+void pass_keep(struct pass *p, const uint32_t *in_batch, uint32_t n)
+{
+    (void)drop(p, in_batch, n, NULL, NULL, 0);
+    assert(p->n_segments == n);
 }

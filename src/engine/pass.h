@@ -34,6 +34,7 @@ struct batch_times {
 struct batch_fault {
     int layer, expert;   /* the weights it came from; -1: not of one layer, not of an expert */
     struct fm_error err; /* code and sentence, which may name files */
+    char where[96];      /* another rank, with its host; empty: here */
 };
 
 /* Called during the pass. `segment` and `row` count within the batch and the segment; `layer`
@@ -90,6 +91,7 @@ struct pass {
     uint32_t n_rows, n_segments;
     struct backend_segment *segments; /* [n_segments]; pointers are those of the layer at hand */
     uint32_t *in_batch;               /* [n_segments], which one of the batch each is */
+    uint32_t *kept;                   /* [max_segments], for pass_keep */
     int32_t *tokens;                  /* [n_rows] */
     uint32_t *positions;              /* [n_rows] */
     float *rows;                      /* [n_rows, row_floats] between two stages */
@@ -102,6 +104,8 @@ void pass_close(struct pass *pass); /* accepts a zeroed one */
 
 /* Lays out the rows of a batch and prepares its sequences for them (sequence_expect). */
 void pass_begin(struct pass *pass, const struct batch *batch);
+/* The same for sequences that are prepared already: by another rank. */
+void pass_lay_out(struct pass *pass, const struct batch *batch);
 /* Advances the sequences that are still in the pass. The caller takes the others back with
  * sequence_rewind. */
 void pass_end(struct pass *pass);
@@ -119,6 +123,9 @@ bool pass_any_given_up(const struct pass *pass);
  * `memory` has the rows x [n_rows, row_bytes]. Returns whether any were dropped. */
 bool pass_drop_given_up(struct pass *pass, const struct memory *memory, void *x,
                         uint64_t row_bytes);
+/* Keeps only the segments whose numbers in the batch are listed, ascending, of those that are still
+ * there. No rows are moved. */
+void pass_keep(struct pass *pass, const uint32_t *in_batch, uint32_t n);
 
 #ifdef __cplusplus
 }

@@ -58,16 +58,17 @@ void sequence_sizes(const struct model *model, const struct kv_format *kv_format
 int sequence_check(const struct model *model, const struct kv_format *kv_format,
                    struct fm_error *err)
 {
-    for (uint32_t i = model->first_layer; i < model_end_of_state(model); i++) {
+    for (uint32_t i = 0; i < model_n_state_layers(model); i++) {
         struct layer_state s;
-        arch_of(model)->state(model->arch, i, &s);
+        arch_of(model)->state(model->arch, model_state_layer(model, i), &s);
         for (uint32_t p = 0; p < s.n_parts; p++)
             if (s.parts[p].kind == STATE_BY_POSITION && s.parts[p].format == NULL &&
                 !kv_fits(kv_format, s.parts[p].n_values))
                 return err_set(err, FM_ERR_ARG,
                                "keys and values cannot be kept as '%s': layer %u has heads of %u "
                                "dimensions, and only multiples of %d are rotated; use f16",
-                               kv_format->name, i, s.parts[p].n_values, KV_GROUP);
+                               kv_format->name, model_state_layer(model, i), s.parts[p].n_values,
+                               KV_GROUP);
     }
     return 0;
 }
@@ -80,9 +81,9 @@ void sequence_blocks(const struct model *model, const struct kv_format *kv_forma
 {
     blocks->n_positions = n_context < BLOCK_POSITIONS ? n_context : BLOCK_POSITIONS;
     blocks->bytes = 0;
-    for (uint32_t i = model->first_layer; i < model_end_of_state(model); i++) {
+    for (uint32_t i = 0; i < model_n_state_layers(model); i++) {
         struct layer_state s;
-        arch_of(model)->state(model->arch, i, &s);
+        arch_of(model)->state(model->arch, model_state_layer(model, i), &s);
         blocks->bytes += block_bytes(&s, kv_format, blocks->n_positions);
     }
 }
@@ -142,10 +143,10 @@ static void lay_out(struct sequence_part *part, const struct model *model,
                     const struct kv_format *kv_format)
 {
     char *recurrent = part->block, *kv = part->kv.at;
-    for (uint32_t i = model->first_layer; i < model_end_of_state(model); i++) {
+    for (uint32_t i = 0; i < model_n_state_layers(model); i++) {
         struct layer_state s;
-        arch_of(model)->state(model->arch, i, &s);
-        lay_out_layer(&part->layers[i - model->first_layer], &s, kv_format,
+        arch_of(model)->state(model->arch, model_state_layer(model, i), &s);
+        lay_out_layer(&part->layers[i], &s, kv_format,
                       part->blocks.n_positions, kv, recurrent);
         kv += block_bytes(&s, kv_format, part->blocks.n_positions);
         recurrent += recurrent_bytes(&s);
@@ -166,8 +167,7 @@ static int part_init(struct sequence_part *part, const struct sequence_place *pl
     part->recurrent_bytes = sizes.recurrent_bytes;
     part->n_slots = n_slots_of(room->n_drafts);
     part->first_layer = model->first_layer;
-    part->layers = mem_new(model_end_of_state(model) - model->first_layer, sizeof *part->layers,
-                           "a sequence", err);
+    part->layers = mem_new(model_n_state_layers(model), sizeof *part->layers, "a sequence", err);
     int rc = part->layers == NULL ? FM_ERR_NOMEM : allocate(part, room, err);
     if (rc == 0)
         lay_out(part, model, kv_format);
@@ -189,7 +189,7 @@ int sequence_new(const struct sequence_place *places, uint32_t n_places,
     for (uint32_t i = 0; rc == 0 && i < n_places; i++) {
         seq->n_parts++;
         rc = part_init(&seq->parts[i], &places[i], kv_format, room, err);
-        seq->is_recurrent |= seq->parts[i].recurrent_bytes > 0;
+        seq->is_recurrent |= seq->parts[i].recurrent_bytes > 0 || room->is_recurrent;
     }
     if (rc == 0)
         rc = sequence_reach(seq, 0, err);
@@ -209,6 +209,8 @@ void sequence_free(struct sequence *sequence)
 {
     if (sequence == NULL)
         return;
+    if (sequence->far != NULL)
+        sequence->far->free(sequence->far->ctx, sequence->far_id);
     for (uint32_t i = 0; i < sequence->n_parts; i++) {
         struct sequence_part *part = &sequence->parts[i];
         part->memory->ops->range_close(part->memory, &part->kv);
@@ -257,6 +259,56 @@ void sequence_finish(const struct sequence *s)
         memory_finish(s->parts[i].memory);
 }
 
+/* ---- states ---------------------------------------------------------------------------------- */
+
+static char *state_in(const struct sequence_part *part, uint32_t state)
+{
+    return (char *)part->block + state * part->recurrent_bytes;
+}
+
+void sequence_clear_state(struct sequence *s, uint32_t state)
+{
+    assert(state < s->n_slots + s->n_marks);
+    for (uint32_t i = 0; i < s->n_parts; i++)
+        memory_clear(s->parts[i].memory, state_in(&s->parts[i], state),
+                     s->parts[i].recurrent_bytes);
+    if (s->far != NULL && s->is_recurrent)
+        s->far->clear(s->far->ctx, s->far_id, state);
+}
+
+void sequence_copy_state(struct sequence *to, uint32_t to_state, const struct sequence *from,
+                         uint32_t from_state)
+{
+    assert(to->n_parts == from->n_parts && to_state < to->n_slots + to->n_marks &&
+           from_state < from->n_slots + from->n_marks);
+    for (uint32_t i = 0; i < to->n_parts; i++) {
+        const struct sequence_part *dst = &to->parts[i], *src = &from->parts[i];
+        assert(dst->memory == src->memory && dst->recurrent_bytes == src->recurrent_bytes);
+        if (src->recurrent_bytes > 0)
+            memory_copy(dst->memory, state_in(dst, to_state), state_in(src, from_state),
+                        src->recurrent_bytes);
+    }
+    if (to->far != NULL && to->is_recurrent)
+        to->far->copy_state(to->far->ctx, to->far_id, to_state, from->far_id, from_state);
+}
+
+void sequence_copy_kv(struct sequence *to, const struct sequence *from, uint32_t n_positions)
+{
+    assert(sequence_holds(to, n_positions) && sequence_holds(from, n_positions));
+    for (uint32_t i = 0; i < to->n_parts; i++) {
+        const struct sequence_part *dst = &to->parts[i], *src = &from->parts[i];
+        memory_copy(dst->memory, dst->kv.at, src->kv.at,
+                    sequence_kv_bytes(&src->blocks, n_positions));
+    }
+    if (to->far != NULL)
+        to->far->copy_kv(to->far->ctx, to->far_id, from->far_id, n_positions);
+}
+
+static uint32_t mark_state(const struct sequence *s, uint32_t mark)
+{
+    return s->n_slots + mark;
+}
+
 void sequence_reset(struct sequence *sequence)
 {
     sequence->position = 0;
@@ -264,9 +316,7 @@ void sequence_reset(struct sequence *sequence)
     sequence->next_position = 0;
     sequence->slot = 0;
     sequence->trail.is_there = false;
-    for (uint32_t i = 0; i < sequence->n_parts; i++)
-        memory_clear(sequence->parts[i].memory, sequence->parts[i].block,
-                     sequence->parts[i].recurrent_bytes);
+    sequence_clear_state(sequence, 0);
     for (uint32_t i = 0; i < sequence->n_marks; i++)
         sequence->marks[i] = 0;
 }
@@ -321,11 +371,8 @@ void sequence_rewind(struct sequence *s, uint32_t position)
     }
     const uint32_t mark = nearest_mark(s, to);
     const bool is_copied = s->is_recurrent && !sequence_go(s, to);
-    for (uint32_t i = 0; is_copied && i < s->n_parts; i++) {
-        const struct sequence_part *part = &s->parts[i];
-        memory_copy(part->memory, sequence_state(s, part), sequence_mark_state(part, mark),
-                    part->recurrent_bytes);
-    }
+    if (is_copied)
+        sequence_copy_state(s, s->slot, s, mark_state(s, mark));
     s->trail.is_there = false;
     for (uint32_t i = 0; i < s->n_marks; i++)
         if (s->marks[i] > to)
@@ -335,15 +382,14 @@ void sequence_rewind(struct sequence *s, uint32_t position)
     s->next_position = 0;
 }
 
-/* Returns where a part's recurrent state at a position is that the sequence can go back to. */
-static const char *state_at(const struct sequence *s, const struct sequence_part *part,
-                            uint32_t position)
+/* Returns the recurrent state at a position that the sequence can go back to. */
+static uint32_t state_at(const struct sequence *s, uint32_t position)
 {
     if (position == s->position && !s->is_torn)
-        return sequence_state(s, part);
+        return s->slot;
     if (has_in_trail(s, position))
-        return (const char *)part->block + slot_at(s, position) * part->recurrent_bytes;
-    return sequence_mark_state(part, nearest_mark(s, position));
+        return slot_at(s, position);
+    return mark_state(s, nearest_mark(s, position));
 }
 
 void sequence_repeat(struct sequence *s, uint32_t n_positions)
@@ -357,6 +403,8 @@ void sequence_repeat(struct sequence *s, uint32_t n_positions)
             memory_copy(part->memory, (char *)part->kv.at + b * part->blocks.bytes,
                         (char *)part->kv.at + b % n_full * part->blocks.bytes, part->blocks.bytes);
     }
+    if (s->far != NULL)
+        s->far->repeat(s->far->ctx, s->far_id, s->position, n_positions);
     for (uint32_t i = 0; i < s->n_marks; i++)
         s->marks[i] = 0;
     s->next_position = 0;
@@ -364,29 +412,17 @@ void sequence_repeat(struct sequence *s, uint32_t n_positions)
     s->position = n_positions;
 }
 
-static void copy_part(struct sequence *to, const struct sequence *from, uint32_t i,
-                      uint32_t position)
-{
-    const struct sequence_part *src = &from->parts[i], *dst = &to->parts[i];
-    assert(dst->memory == src->memory);
-    memory_copy(dst->memory, dst->kv.at, src->kv.at, sequence_kv_bytes(&src->blocks, position));
-    if (src->recurrent_bytes == 0)
-        return;
-    memory_copy(dst->memory, sequence_state(to, dst), state_at(from, src, position),
-                src->recurrent_bytes);
-    for (uint32_t m = 0; m < to->n_marks; m++)
-        if (to->marks[m] > 0)
-            memory_copy(dst->memory, sequence_mark_state(dst, m), sequence_mark_state(src, m),
-                        src->recurrent_bytes);
-}
-
 void sequence_copy(struct sequence *to, const struct sequence *from, uint32_t position)
 {
     assert(to->position == 0 && to->n_parts == from->n_parts && sequence_holds(to, position));
     for (uint32_t m = 0; m < from->n_marks && m < to->n_marks; m++)
         to->marks[m] = from->marks[m] <= position ? from->marks[m] : 0;
-    for (uint32_t i = 0; i < to->n_parts; i++)
-        copy_part(to, from, i, position);
+    sequence_copy_kv(to, from, position);
+    if (to->is_recurrent && position > 0)
+        sequence_copy_state(to, to->slot, from, state_at(from, position));
+    for (uint32_t m = 0; m < to->n_marks; m++)
+        if (to->marks[m] > 0)
+            sequence_copy_state(to, mark_state(to, m), from, mark_state(from, m));
     to->position = position;
 }
 
@@ -434,11 +470,7 @@ void sequence_mark(struct sequence *s)
     if (s->n_marks == 0 || s->position == 0)
         return;
     const uint32_t mark = take_mark(s, s->position);
-    for (uint32_t i = 0; i < s->n_parts; i++) {
-        const struct sequence_part *part = &s->parts[i];
-        memory_copy(part->memory, sequence_mark_state(part, mark), sequence_state(s, part),
-                    part->recurrent_bytes);
-    }
+    sequence_copy_state(s, mark_state(s, mark), s, s->slot);
     s->marks[mark] = s->position;
 }
 

@@ -54,6 +54,19 @@ struct sequence_part {
     struct sequence_layer *layers; /* those of the stage, from first_layer on */
 };
 
+/* The parts of sequences that other ranks have. Called on the thread that drives the sequence; all
+ * of it is done, in this order, before the next pass. A state is one of the slots, or a mark's
+ * behind them. */
+struct sequence_far {
+    void *ctx;
+    void (*clear)(void *ctx, uint32_t id, uint32_t state);
+    void (*copy_state)(void *ctx, uint32_t to, uint32_t to_state, uint32_t from,
+                       uint32_t from_state);
+    void (*copy_kv)(void *ctx, uint32_t to, uint32_t from, uint32_t n_positions);
+    void (*repeat)(void *ctx, uint32_t id, uint32_t position, uint32_t n_positions);
+    void (*free)(void *ctx, uint32_t id);
+};
+
 struct sequence {
     uint32_t position; /* tokens so far */
     /* Some recurrent layers have gone further: going back makes it whole again. */
@@ -73,6 +86,9 @@ struct sequence {
         uint32_t position, n;
         uint32_t slot; /* of the first position; the others follow in a ring */
     } trail;
+    const struct sequence_far *far; /* NULL: this process has all parts */
+    uint32_t far_id;                /* what the other ranks call it */
+    uint32_t far_positions;         /* that they have memory for */
     uint32_t n_parts;
     struct sequence_part parts[]; /* [n_parts] in the order of the stages */
 };
@@ -107,6 +123,7 @@ uint32_t sequence_n_states(uint32_t n_drafts, uint32_t n_marks);
 
 struct sequence_room {
     uint32_t n_context, n_marks, n_drafts;
+    bool is_recurrent; /* some layer is, here or on another rank */
 };
 /* Makes a sequence with a part in each place. The models outlive it. */
 int sequence_new(const struct sequence_place *places, uint32_t n_places,
@@ -134,6 +151,11 @@ void sequence_rewind(struct sequence *sequence, uint32_t position);
 /* Makes `to` what `from` was at `position`, one that `from` can go back to. `to` is empty, of the
  * same model, and has memory for so many positions. */
 void sequence_copy(struct sequence *to, const struct sequence *from, uint32_t position);
+/* Do what a far sequence was asked for: copy a state, or KV. */
+void sequence_clear_state(struct sequence *sequence, uint32_t state);
+void sequence_copy_state(struct sequence *to, uint32_t to_state, const struct sequence *from,
+                         uint32_t from_state);
+void sequence_copy_kv(struct sequence *to, const struct sequence *from, uint32_t n_positions);
 /* Moves on to n_positions without computing, for measurements: the blocks of KV that are full are
  * copied in turn, and recurrent state stays as it is. One block is full at least, and there is
  * memory for n_positions. No mark is left. */

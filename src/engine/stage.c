@@ -8,6 +8,9 @@
 #include "base/mem.h"
 #include "cache/heat_file.h"
 
+/* Of a message to another rank, beside its rows and the tokens of a sequence. */
+#define MESSAGE_BYTES (192ull << 10)
+
 uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *kv_format,
                              const struct budget *b, uint32_t max_rows)
 {
@@ -19,7 +22,10 @@ uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *
     const struct pass_options pass = {.max_rows = max_rows, .max_segments = b->n_sessions,
                                       .row_floats = is_cut ? model->shape.row_floats : 0};
     struct backend_options backend = {.n_threads = b->n_threads};
-    const uint64_t host = forward_host_bytes(model, &forward) + pass_bytes(&pass);
+    const uint64_t host =
+        forward_host_bytes(model, &forward) + pass_bytes(&pass) +
+        b->n_row_copies * (MESSAGE_BYTES + 2ull * b->n_context * sizeof(int32_t) +
+                           (uint64_t)max_rows * model->shape.row_floats * sizeof(float));
     if (b->place == BUDGET_BESIDE) {
         struct backend_options gpu = {0};
         forward_far_options(model, &backend);

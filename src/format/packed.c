@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "base/plat.h"
+#include "format/directory.h"
 #include "format/refuse.h"
 #include "quant/interleave.h"
 
@@ -495,6 +496,8 @@ static int open_files(struct source *source, const char *dir, const struct sourc
                        i == 0 ? 0 : packed->layers[i - 1].layer);
         list[i] = names[i];
         is_needed[i] = i == 0 || source_wants_layer(options, packed->layers[i - 1].layer);
+        if (i > 0 && options->may_lack_experts)
+            is_needed[i] &= directory_has(dir, names[i]);
     }
     if (rc == 0)
         rc = source_open_files(source, dir, NULL, list, is_needed, n, PACKED_MODEL_NAME, err);

@@ -126,7 +126,9 @@ static int read_spare_bytes(struct source_file *file, struct fm_error *err)
 
 bool source_wants_layer(const struct source_options *o, uint32_t layer)
 {
-    return o->end_layer == 0 || (layer >= o->first_layer && (layer < o->end_layer || o->with_mtp));
+    const uint32_t n_layers = o->n_layers > 0 ? o->n_layers : o->end_layer;
+    return o->end_layer == 0 || (layer >= o->first_layer && layer < o->end_layer) ||
+           (o->with_mtp && layer >= n_layers);
 }
 
 bool source_wants_tensor(const struct source_options *options, const char *name)

@@ -105,7 +105,10 @@ struct source_options {
      * of other layers is not opened and may be missing. 0, 0 means all layers. GGUF files are all
      * opened, because only their headers say what they contain. */
     uint32_t first_layer, end_layer;
-    bool with_mtp; /* and those of the block for multi-token prediction, which follows end_layer */
+    /* And those of the block for multi-token prediction, which follows layer n_layers - 1. */
+    bool with_mtp;
+    uint32_t n_layers; /* of the whole model; 0: it ends at end_layer */
+    bool may_lack_experts; /* files of a packed model's experts may be missing */
 };
 
 /* Returns false for a tensor of a layer that was not requested ("...layers.17..."). */

@@ -183,6 +183,7 @@ void binder_set_layers(struct binder *b, uint32_t n_layers)
     struct model *m = b->model;
     if (m->end_layer == 0)
         m->end_layer = n_layers;
+    m->has_head |= m->end_layer == n_layers && !m->leaves_head;
     if (b->rc == 0 && (m->first_layer >= m->end_layer || m->end_layer > n_layers))
         b->rc = err_set(b->err, FM_ERR_ARG, "'%s' has the layers 0 to %u, not %u to %u",
                         m->source->path, n_layers - 1, m->first_layer, m->end_layer - 1);
@@ -191,6 +192,11 @@ void binder_set_layers(struct binder *b, uint32_t n_layers)
 bool binder_has_layer(const struct binder *b, uint32_t layer)
 {
     return layer >= b->model->first_layer && layer < b->model->end_layer;
+}
+
+bool binder_has_head(const struct binder *b)
+{
+    return b->model->has_head;
 }
 
 /* Gives this role to the tensors that begin with `prefix` and have no other use. Returns their

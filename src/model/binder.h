@@ -45,6 +45,7 @@ bool binder_has_failed(const struct binder *b);
  * Fails if the requested layers are not among them. */
 void binder_set_layers(struct binder *b, uint32_t n_layers);
 bool binder_has_layer(const struct binder *b, uint32_t layer);
+bool binder_has_head(const struct binder *b);
 /* Marks the tensors below this prefix as those of a layer that is not loaded, with or without
  * experts. */
 void binder_leave_layer(struct binder *b, uint32_t layer, bool has_experts, const char *prefix_fmt,

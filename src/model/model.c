@@ -176,6 +176,8 @@ static int open_into(struct model *model, const struct model_options *options,
     config.experts_per_token = options->experts_per_token;
     model->first_layer = options->first_layer;
     model->end_layer = options->end_layer;
+    model->has_head = options->head == HEAD_LOADED;
+    model->leaves_head = options->head == HEAD_ELSEWHERE;
     rc = choose_family(model, &config, options, err);
     if (rc == 0)
         rc = config_check(&config, err);
@@ -208,7 +210,9 @@ int model_source_open(const char *path, const struct model_options *options, str
     const struct source_options source = {.gguf = &gguf.names, .spare_dir = options->spare_dir,
                                           .first_layer = options->first_layer,
                                           .end_layer = options->end_layer,
-                                          .with_mtp = options->with_mtp};
+                                          .with_mtp = options->with_mtp,
+                                          .n_layers = options->n_layers,
+                                          .may_lack_experts = options->may_lack_experts};
     model_gguf_init(&gguf, options->families);
     return source_open(path, &source, out, err);
 }

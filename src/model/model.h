@@ -14,6 +14,7 @@
 #include "format/gguf_family.h"
 #include "format/packed.h"
 #include "model/config.h"
+#include "model/row_table.h"
 #include "quant/weight.h"
 
 #ifdef __cplusplus
@@ -49,28 +50,6 @@ struct expert_layer {
 /* Returns the matrix as it lies in a slot. */
 struct weight expert_layer_weight(const struct expert_layer *layer, unsigned matrix,
                                   const void *slot);
-
-/* ---- tables of rows --------------------------------------------------------------------- */
-
-/* Where a part of a table lies. */
-struct row_shard {
-    uint32_t file;
-    uint64_t offset, first_row;
-};
-
-/* A table that stays on the disk. A token uses a few of its rows, which follow from the token and
- * those before it (arch.h). */
-struct row_table {
-    uint32_t layer;       /* that uses it */
-    uint32_t n_per_token; /* rows that a token uses, one after the other */
-    uint32_t n_recent;    /* tokens that they follow from, its own included */
-    uint32_t n_cols;
-    uint64_t n_rows, shard_rows, row_bytes;
-    const struct quant *quant;
-    float scale; /* of all numbers; 1 unless the format is quant_fp8_codes */
-    struct row_shard *shards; /* [n_shards], of shard_rows rows each */
-    uint32_t n_shards;
-};
 
 #define MODEL_MAX_TABLES 8
 #define MODEL_MAX_RECENT 8
@@ -144,11 +123,12 @@ struct model {
     char *model_type;
     struct model_shape shape; /* of the whole model */
     uint32_t first_layer, end_layer;  /* the loaded layers; usually all */
+    bool has_head, leaves_head; /* it is loaded; it is not, although the last layer is */
     uint32_t first_expert_layer;      /* number of layers with experts before first_layer */
     struct expert_layer *expert_layers; /* of the loaded layers */
     uint32_t n_expert_layers;
-    /* The block for multi-token prediction is loaded: layer end_layer, whose experts are the last
-     * of expert_layers. No logits depend on it. */
+    /* The block for multi-token prediction is loaded: layer shape.n_layers, whose experts are the
+     * last of expert_layers. No logits depend on it. */
     bool has_mtp;
     bool has_large_mtp; /* its experts take more memory than the others */
     struct row_table row_tables[MODEL_MAX_TABLES]; /* of the loaded layers */
@@ -179,11 +159,17 @@ struct model_options {
     /* Loads only the layers [first_layer, end_layer). The embedding belongs to layer 0, the head to
      * the last layer. Files without weights of these layers may be missing. 0, 0: all layers. */
     uint32_t first_layer, end_layer;
-    /* Loads the block for multi-token prediction with the last layer, if there is one. */
+    uint32_t n_layers; /* of the whole model, if it is known: with_mtp needs it with HEAD_LOADED */
+    /* Loads the head without the last layer, or the last layer without the head. */
+    enum { HEAD_WITH_LAST_LAYER, HEAD_LOADED, HEAD_ELSEWHERE } head;
+    /* Loads the block for multi-token prediction with the head, if there is one. */
     bool with_mtp;
+    /* Expert files of a packed model may be missing: model.json says what would be in them. Only
+     * with metadata_only. */
+    bool may_lack_experts;
 };
 
-/* What GGUF files are read with: the families' names in them, and every pre-tokenizer. */
+/* What GGUF files are read with: names of the families, and every pre-tokenizer. */
 #define MODEL_MAX_NAMES 64
 struct model_gguf {
     const struct gguf_family *families[MODEL_MAX_NAMES + 1];
@@ -220,10 +206,10 @@ void model_close(struct model *model); /* accepts NULL */
  * checkpoint in the same form. For files that are kept from one run to the next. */
 uint64_t model_identity(const struct model *model);
 
-/* Returns whether the last layer is loaded, and the head with it. */
-static inline bool model_has_head(const struct model *model)
+/* Returns whether rows go from the layers into the head. */
+static inline bool model_ends_in_head(const struct model *model)
 {
-    return model->end_layer == model->shape.n_layers;
+    return model->has_head && model->end_layer == model->shape.n_layers;
 }
 
 /* Returns how many of expert_layers and of the layers with state are there without and with the
@@ -232,9 +218,16 @@ static inline uint32_t model_n_own_expert_layers(const struct model *model)
 {
     return model->n_expert_layers - model->has_mtp;
 }
-static inline uint32_t model_end_of_state(const struct model *model)
+static inline uint32_t model_n_state_layers(const struct model *model)
 {
-    return model->end_layer + model->has_mtp;
+    return model->end_layer - model->first_layer + model->has_mtp;
+}
+/* Returns which layer is the i-th of those with state: the block counts as the one behind the last
+ * layer of the whole model. */
+static inline uint32_t model_state_layer(const struct model *model, uint32_t i)
+{
+    return i < model->end_layer - model->first_layer ? model->first_layer + i
+                                                     : model->shape.n_layers;
 }
 
 bool model_is_stop_token(const struct model *model, int32_t id);

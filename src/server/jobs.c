@@ -39,6 +39,7 @@ struct jobs {
     uint64_t picture_wanted_ns;
     struct text_buffer picture;
     struct jobs_stats stats;
+    struct fm_error lost; /* code 0: the model can be used */
 };
 
 static void lock(struct jobs *js)
@@ -410,6 +411,11 @@ void jobs_publish(struct jobs *js, bool now)
     s->n_answer = e->n_answer;
     s->model = sample.model;
     s->position = e->position;
+    for (s->n_ranks = 0; s->n_ranks < JOBS_RANKS; s->n_ranks++) {
+        s->ranks[s->n_ranks].size = sizeof s->ranks[0];
+        if (!fm_model_rank(e->model, s->n_ranks, &s->ranks[s->n_ranks]))
+            break;
+    }
     for (s->n_slots = 0; s->n_slots < JOBS_SLOTS_SHOWN; s->n_slots++) {
         struct session_pool_info *slot = &s->slots[s->n_slots];
         if (!session_pool_info(e->sessions, s->n_slots, slot))
@@ -574,6 +580,8 @@ static void wait_for_clients(struct jobs *js)
 static bool keep_one(struct jobs *js, unsigned n_new)
 {
     struct fm_error err = {0};
+    if (fm_model_lost(js->runner.model) != NULL)
+        return false;
     const int rc = session_pool_keep(js->runner.sessions, n_new, &err);
     if (rc < 0)
         log_warn("server", "a session was not saved: %s", err.text);
@@ -588,6 +596,26 @@ static void fail_running(struct jobs *js)
         runner_end(e, e->running[0], JOB_ERR_SHUTDOWN, "the server is shutting down");
 }
 
+/* Tells the server that nothing more can be computed. */
+static void see_loss(struct jobs *js)
+{
+    const char *why = fm_model_lost(js->runner.model);
+    if (why == NULL || js->lost.code != 0)
+        return;
+    lock(js);
+    (void)err_set(&js->lost, FM_ERR_IO, "%s", why);
+    unlock(js);
+    js->notify(js->notify_ctx);
+}
+
+bool jobs_lost(struct jobs *js, struct fm_error *why)
+{
+    lock(js);
+    *why = js->lost;
+    unlock(js);
+    return why->code != 0;
+}
+
 static void *runner_main(void *ctx)
 {
     struct jobs *js = ctx;
@@ -599,6 +627,7 @@ static void *runner_main(void *ctx)
         fail_running(js);
         if (e->n_running > 0) {
             const bool has_passed = runner_pass(e);
+            see_loss(js);
             jobs_publish(js, false);
             if (!has_passed)
                 wait_for_clients(js);

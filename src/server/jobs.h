@@ -70,6 +70,7 @@ bool jobs_is_stopping_now(struct jobs *jobs);
 #define JOBS_SLOTS_SHOWN 64
 
 /* Counters since the start, and the current state. */
+#define JOBS_RANKS 64
 struct jobs_stats {
     unsigned n_queued, n_running, n_queue, n_parallel;
     unsigned n_held; /* of the running ones, those that wait for their clients */
@@ -88,8 +89,13 @@ struct jobs_stats {
     struct fm_stats before; /* statistics of the model at the start of the window */
     bool is_decode_only; /* no prompt was computed in the window */
     double position;     /* mean position of the last tokens */
+    unsigned n_ranks;    /* of a model on several machines; 0: it is on one */
+    struct fm_rank_stats ranks[JOBS_RANKS];
 };
 void jobs_stats(struct jobs *jobs, struct jobs_stats *stats);
+
+/* Copies why the model cannot be used any more, since a rank is lost. False: it can. */
+bool jobs_lost(struct jobs *jobs, struct fm_error *why);
 
 /* Writes the map of experts as JSON (docs/SERVER.md). It is at most 0.2 s old while the runner
  * computes. Returns false when memory runs out. */

@@ -273,6 +273,7 @@ static void see_hang_ups(struct server *s, int *n_seen)
 int server_run(struct server *s, struct fm_error *err)
 {
     int n_seen = 0, n_hang_ups = 0;
+    struct fm_error lost = {0};
     bool is_good = true;
     uint64_t ticked_ns = 0, idle_ns = 0;
     for (;;) {
@@ -291,12 +292,14 @@ int server_run(struct server *s, struct fm_error *err)
         if (!is_good || MHD_run(s->daemon) != MHD_YES)
             return err_set(err, FM_ERR_IO, "the HTTP library failed");
         see_hang_ups(s, &n_hang_ups);
+        if (lost.code == 0 && jobs_lost(s->jobs, &lost))
+            s->n_stops = n_seen + 2; /* at once: no answer can go on */
         see_stops(s, &n_seen);
         if (n_seen == 0 || !is_idle(s))
             continue;
         idle_ns = idle_ns > 0 ? idle_ns : plat_now_ns();
         if (s->n_requests == 0 || plat_now_ns() - idle_ns > FLUSH_NS)
-            return 0;
+            return lost.code != 0 ? err_set(err, lost.code, "%s", lost.text) : 0;
     }
 }
 
@@ -434,6 +437,7 @@ static int open_jobs(struct server *s, struct fm_error *err)
     const struct server_options *o = &s->options;
     struct fm_stats stats = {.size = sizeof stats};
     size_t texts_bytes;
+    fm_model_stats(o->model, &stats); /* before the thread that uses the model starts */
     divide_memory(s, &texts_bytes);
     int rc = call_texts_open(texts_bytes, CALL_TEXTS_CALLS, &s->texts, err);
     const unsigned n_wait = o->n_queue + o->n_parallel;
@@ -444,7 +448,6 @@ static int open_jobs(struct server *s, struct fm_error *err)
         rc = preparers_open(&reading, &s->preparers, err);
     if (rc != 0)
         return rc;
-    fm_model_stats(o->model, &stats);
     s->context = (struct api_context){.model = o->model, .texts = s->texts,
                                       .n_context = stats.n_context, .n_answer = o->n_answer,
                                       .limit_ns = (uint64_t)o->request_s * 1000000000u};

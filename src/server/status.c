@@ -112,6 +112,24 @@ static json_t *gpu_json(const struct fm_stats *m)
                      "n_experts_moved_down", (json_int_t)m->n_experts_moved_down);
 }
 
+/* What each rank of a cluster does, as in fm_rank_stats. */
+static json_t *ranks_json(const struct jobs_stats *stats)
+{
+    json_t *all = json_array();
+    for (unsigned i = 0; i < stats->n_ranks; i++) {
+        const struct fm_rank_stats *s = &stats->ranks[i];
+        (void)json_array_append_new(all, json_pack(
+            "{s:i, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:f}", "rank", (int)i,
+            "host", s->host, "first_layer", (int)s->first_layer, "n_layers", (int)s->n_layers,
+            "memory_budget_bytes", (json_int_t)s->memory_budget_bytes, "n_expert_hits",
+            (json_int_t)s->n_expert_hits, "n_expert_misses", (json_int_t)s->n_expert_misses,
+            "bytes_read", (json_int_t)s->bytes_read, "read_wait_s",
+            (double)s->read_wait_ns * 1e-9, "busy_s", (double)s->busy_ns * 1e-9, "bytes_sent",
+            (json_int_t)s->bytes_sent, "network_s", (double)s->network_ns * 1e-9));
+    }
+    return all;
+}
+
 enum MHD_Result get_stats(struct request *r)
 {
     const struct server_options *o = &r->server->options;
@@ -129,6 +147,8 @@ enum MHD_Result get_stats(struct request *r)
         number_or_null(share > 1 ? 1 : share));
     if (s.model.gpu != NULL)
         (void)json_object_set_new(stats, "gpu", gpu_json(&s.model));
+    if (s.n_ranks > 0)
+        (void)json_object_set_new(stats, "ranks", ranks_json(&s));
     return reply_json(r, stats);
 }
 
@@ -226,6 +246,92 @@ static bool add_draft_metrics(struct text_buffer *out, const struct fm_stats *m)
     return is_good;
 }
 
+/* A value of one rank; NAME_total are counters. */
+struct rank_metric {
+    const char *name, *help;
+    double (*value)(const struct fm_rank_stats *s);
+};
+
+static double rank_layers(const struct fm_rank_stats *s)
+{
+    return s->n_layers;
+}
+
+static double rank_budget(const struct fm_rank_stats *s)
+{
+    return (double)s->memory_budget_bytes;
+}
+
+static double rank_hits(const struct fm_rank_stats *s)
+{
+    return (double)s->n_expert_hits;
+}
+
+static double rank_misses(const struct fm_rank_stats *s)
+{
+    return (double)s->n_expert_misses;
+}
+
+static double rank_read(const struct fm_rank_stats *s)
+{
+    return (double)s->bytes_read;
+}
+
+static double rank_wait(const struct fm_rank_stats *s)
+{
+    return (double)s->read_wait_ns * 1e-9;
+}
+
+static double rank_busy(const struct fm_rank_stats *s)
+{
+    return (double)s->busy_ns * 1e-9;
+}
+
+static double rank_sent(const struct fm_rank_stats *s)
+{
+    return (double)s->bytes_sent;
+}
+
+static double rank_network(const struct fm_rank_stats *s)
+{
+    return (double)s->network_ns * 1e-9;
+}
+
+/* Adds nothing for a model on one machine. */
+static bool add_rank_metrics(struct text_buffer *out, const struct jobs_stats *stats)
+{
+    static const struct rank_metric metrics[] = {
+        {"rank_layers", "Layers of a rank.", rank_layers},
+        {"rank_memory_budget_bytes", "Budget of a rank.", rank_budget},
+        {"rank_expert_hits_total", "Experts that a rank found in memory.", rank_hits},
+        {"rank_expert_misses_total", "Experts that a rank read on demand.", rank_misses},
+        {"rank_expert_read_bytes_total", "Bytes of experts that a rank read.", rank_read},
+        {"rank_expert_wait_seconds_total", "Time that a rank waited for experts.", rank_wait},
+        {"rank_busy_seconds_total", "Time that a rank worked for the first one.", rank_busy},
+        {"rank_sent_bytes_total", "Bytes that a rank sent to the next one.", rank_sent},
+        {"rank_network_seconds_total", "Of rank 0: time of its passes in which no other rank "
+         "was busy.", rank_network},
+    };
+    bool is_good = true;
+    for (size_t i = 0; stats->n_ranks > 0 && i < sizeof metrics / sizeof metrics[0]; i++) {
+        const struct rank_metric *m = &metrics[i];
+        const bool is_counter = strstr(m->name, "_total") != NULL;
+        is_good = is_good &&
+                  text_add_format(out, "# HELP flashmoe_%s %s\n# TYPE flashmoe_%s %s\n", m->name,
+                                  m->help, m->name, is_counter ? "counter" : "gauge");
+        for (unsigned r = 0; is_good && r < stats->n_ranks; r++)
+            is_good = text_add_format(out, "flashmoe_%s{rank=\"%u\",host=\"%s\"} %.17g\n",
+                                      m->name, r, stats->ranks[r].host,
+                                      m->value(&stats->ranks[r]));
+    }
+    return is_good;
+}
+
+static bool add_other_metrics(struct text_buffer *out, const struct jobs_stats *s)
+{
+    return add_gpu_metrics(out, &s->model) && add_rank_metrics(out, s);
+}
+
 enum MHD_Result get_metrics(struct request *r)
 {
     const struct server *server = r->server;
@@ -278,7 +384,7 @@ enum MHD_Result get_metrics(struct request *r)
          (double)(plat_now_ns() - server->begin_ns) * 1e-9},
     };
     const bool is_good = add_metrics(&out, metrics, sizeof metrics / sizeof metrics[0]) &&
-                         add_draft_metrics(&out, &s.model) && add_gpu_metrics(&out, &s.model);
+                         add_draft_metrics(&out, &s.model) && add_other_metrics(&out, &s);
     const enum MHD_Result result =
         is_good ? reply_bytes(r, "text/plain; version=0.0.4; charset=utf-8",
                               text_buffer_text(&out), out.n)

@@ -17,7 +17,7 @@ static uint32_t ask_control(struct fm_session *s, uint32_t max)
     while (n < given && n < max && (uint32_t)s->draft.tokens[1 + n] < vocabulary)
         n++; /* what is no token ends them */
     n_right = n_right < n ? n_right : n;
-    s->owner->stray_position = position + 1 + n_right;
+    s->owner->engine.stray_position = position + 1 + n_right;
     return n;
 }
 

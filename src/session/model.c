@@ -180,8 +180,8 @@ static int read_default_sampling(struct fm_model *m, struct fm_error *err)
 static void replace_ids(void *ctx, uint32_t position, uint32_t layer, uint32_t *ids)
 {
     const struct fm_model *m = ctx;
-    routes_copy_ids(m->routes, position < m->stray_position ? position : position + STRAY_DISTANCE,
-                    layer, ids);
+    const bool is_stray = position >= m->engine.stray_position;
+    routes_copy_ids(m->routes, position + (is_stray ? STRAY_DISTANCE : 0), layer, ids);
 }
 
 /* Opens the routes. Called before the budget is divided, so that their memory already counts as
@@ -202,7 +202,7 @@ static int open_routes(struct fm_model *m, const struct fm_model_options *option
     };
     m->engine.replace_ids = replace_ids;
     m->engine.replace_ctx = m;
-    m->stray_position = UINT32_MAX;
+    m->engine.stray_position = UINT32_MAX;
     return routes_open(options->routes, &shape, &m->routes, err);
 }
 
@@ -254,7 +254,7 @@ static int open_into(struct fm_model *m, const char *path,
                      path, source_kind_name(m->engine.model->source));
     if (rc == 0)
         rc = approximate_choose(m, options, err);
-    if (rc == 0)
+    if (rc == 0 && (m->cluster == NULL || cluster_rank(m->cluster) == 0))
         rc = open_tokenizer(m, err);
     if (rc == 0)
         rc = read_default_sampling(m, err);
@@ -263,6 +263,8 @@ static int open_into(struct fm_model *m, const char *path,
     rc = open_routes(m, options, err);
     if (rc == 0 && m->checks_all)
         rc = packed_check_texts(m->engine.model->source, err);
+    if (rc == 0 && m->cluster != NULL)
+        rc = session_cluster_meet(m, options, err);
     if (rc == 0)
         rc = engine_open(&m->engine, path, options, err);
     return rc != 0 ? rc : open_batch(m, err);
@@ -278,7 +280,9 @@ static int open_model(const char *path, const struct fm_model_options *options,
     fenv_t host;
     (void)feholdexcept(&host);  /* as in fm_eval_batch: this computes tables and norms */
     (void)fesetenv(FE_DFL_ENV);
-    const int rc = open_into(m, path, options, err);
+    int rc = session_cluster_begin(m, path, options, err);
+    if (rc == 0)
+        rc = session_cluster_ready(m, open_into(m, path, options, err), err);
     (void)fesetenv(&host);
     *without_gpu = gpu_can_do_without(&m->engine.gpu);
     if (rc != 0)
@@ -297,6 +301,8 @@ int fm_model_open(const char *path, const struct fm_model_options *options,
     bool without_gpu = false;
     int rc = own_options_take(&own, options, err);
     if (rc == 0)
+        session_cluster_adapt(&own.o);
+    if (rc == 0)
         rc = open_model(path, &own.o, out, &without_gpu, err != NULL ? err : &why);
     if (rc == 0 || !without_gpu)
         return rc;
@@ -310,6 +316,7 @@ void fm_model_close(struct fm_model *m)
 {
     if (m == NULL)
         return;
+    session_cluster_end(m);
     engine_close(&m->engine);
     chat_close(m->chat);
     model_grammars_close(m);
@@ -435,6 +442,8 @@ bool fm_model_recall(const struct fm_model *m, unsigned i, double *recall)
     struct lookahead_layer layer;
     uint32_t within;
     const struct stage *stage = engine_find_expert_layer(&m->engine, i, &within);
+    if (stage == NULL && m->cluster != NULL)
+        return cluster_experts(m->cluster, i, NULL, NULL, NULL, recall);
     if (stage == NULL || !forward_recall(stage->forward, within, &layer))
         return false;
     *recall = layer.n_needed > 0 ? (double)layer.n_predicted / (double)layer.n_needed : -1;
@@ -446,7 +455,8 @@ bool fm_model_experts(const struct fm_model *m, unsigned i, bool *resident, uint
     uint32_t within;
     const struct stage *stage = engine_find_expert_layer(&m->engine, i, &within);
     if (stage == NULL)
-        return false;
+        return m->cluster != NULL &&
+               cluster_experts(m->cluster, i, resident, levels, NULL, NULL);
     const struct heat *heat = expert_cache_heat(stage->cache);
     if (resident != NULL)
         expert_cache_resident(stage->cache, within, resident);
@@ -459,12 +469,15 @@ bool fm_model_places(const struct fm_model *m, unsigned i, uint8_t *places)
 {
     uint32_t within;
     const struct stage *stage = engine_find_expert_layer(&m->engine, i, &within);
-    if (stage == NULL)
+    if (stage == NULL &&
+        (m->cluster == NULL || !cluster_experts(m->cluster, i, NULL, NULL, places, NULL)))
         return false;
-    expert_cache_tiers(stage->cache, within, places);
+    const bool has_gpu = stage != NULL && stage->has_gpu;
+    if (stage != NULL)
+        expert_cache_tiers(stage->cache, within, places);
     for (uint32_t e = 0; e < m->engine.model->shape.n_experts; e++)
-        places[e] = places[e] == CACHE_TIERS              ? FM_PLACE_DISK
-                    : stage->has_gpu && places[e] == 0 ? FM_PLACE_GPU
+        places[e] = places[e] == CACHE_TIERS       ? FM_PLACE_DISK
+                    : has_gpu && places[e] == 0 ? FM_PLACE_GPU
                                                        : FM_PLACE_MEMORY;
     return true;
 }
@@ -473,7 +486,7 @@ double fm_model_hit_rate(const struct fm_model *m, uint64_t cache_bytes, unsigne
 {
     const struct engine *engine = &m->engine;
     *n_slots = 0;
-    if (engine->n_stages != 1 || engine->stages[0].cache == NULL)
+    if (engine->n_stages != 1 || engine->stages[0].cache == NULL || m->cluster != NULL)
         return -1;
     const struct model_shape *s = &m->engine.model->shape;
     const uint64_t min = (uint64_t)s->n_experts_per_token * m->engine.model->n_expert_layers;
@@ -554,6 +567,7 @@ int fm_model_stats(const struct fm_model *m, struct fm_stats *out)
     struct budget b;
     if (e->n_stages == 0) /* only headers were read */
         return sized_give(out, &stats, sizeof stats);
+    session_cluster_refresh(m);
     engine_budget(e, &b);
     stats = (struct fm_stats){
         .memory_budget_bytes = b.total,
@@ -695,6 +709,7 @@ static int make_plan(const struct fm_model *m, const struct fm_model_options *op
     streaming_fit(&streaming, m->engine.model);
     const struct budget_terms terms = {
         .kv_format = m->engine.kv_format, .is_elastic = elastic_is_on(options),
+        .has_program = true,
         .reader_bytes = streaming_bytes(&streaming, m->engine.model)};
     if (gpu.device != NULL)
         rc = plan_gpu(m, options, &terms, &gpu, &made, err);

@@ -349,8 +349,13 @@ static void take_fault(void *ctx, uint32_t segment, const struct batch_fault *fa
     if (fault->expert >= 0) /* the full text names the file */
         (void)snprintf(why.summary, sizeof why.summary, "expert %d of layer %d %s", fault->expert,
                        fault->layer, why.code == FM_ERR_IO ? "cannot be read" : "is damaged");
-    else
+    else if (fm_model_lost(e->m) == NULL)
         (void)err_wrap(&full, why.code, "'%s'", e->m->engine.model->source->path);
+    if (fault->where[0] != '\0') {
+        const size_t used = strlen(why.summary);
+        (void)snprintf(why.summary + used, sizeof why.summary - used, ", on %s", fault->where);
+        (void)err_wrap(&full, why.code, "%s", fault->where);
+    }
     memcpy(why.text, full.text, sizeof why.text);
     fail_item(&e->items[e->m->segment_sessions[segment]], &why);
 }
@@ -667,14 +672,12 @@ static void accept_draft(struct evaluation *e, struct fm_batch_item *item)
     struct fm_session *s = item->session;
     const uint32_t at = s->draft.n_taken++;
     const uint32_t *experts = s->draft.experts + at * draft_experts_of(m);
-    const size_t k = m->engine.model->shape.n_experts_per_token;
     const size_t vocabulary = m->engine.model->shape.vocabulary;
     s->ids[s->begin_position] = item->ids[0];
     count_logits(s);
     peaks_forget(&m->peaks, s->logits);
     memcpy(s->logits, s->draft.logits + at * vocabulary, vocabulary * sizeof *s->logits);
-    for (uint32_t l = 0; l < model_n_own_expert_layers(m->engine.model); l++)
-        engine_accept_experts(&m->engine, l, experts + l * k);
+    engine_accept_draft(&m->engine, s->sequence, at, experts);
     s->n_done = 1;
     draft_count_accepted(s, at);
     show_logits(e, s, s->begin_position, s->logits);
@@ -704,7 +707,7 @@ static void take_drafts(struct evaluation *e)
 static void make_drafts(struct evaluation *e)
 {
     struct draft_pass pass = {0};
-    e->m->stray_position = UINT32_MAX;
+    e->m->engine.stray_position = UINT32_MAX;
     for (size_t i = 0; i < e->n_items; i++)
         pass.n_rows += e->items[i].session->n_done == 0;
     pass.n_tokens = pass.n_rows;

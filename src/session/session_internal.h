@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include "chat/chat.h"
+#include "cluster/cluster.h"
 #include "engine/engine.h"
 #include "flashmoe_lab.h"
 #include "lab/routes.h"
@@ -26,6 +27,7 @@ struct fm_decoder;
 
 struct fm_model {
     struct engine engine;
+    struct cluster *cluster; /* borrowed; NULL: this process has all layers */
     struct tokenizer *tokenizer; /* NULL without tokenizer.json */
     /* The tokens that it has, if these are only a few of the vocabulary; NULL: they are not. */
     int32_t *few_tokens;
@@ -39,7 +41,6 @@ struct fm_model {
     bool is_metadata_only;
     bool checks_all;       /* verifies every file that model.json lists */
     struct routes *routes; /* NULL: the model's routers */
-    uint32_t stray_position; /* from here on the routes are those of other tokens */
     char approximate[160]; /* empty: exact */
     struct batch_segment *segments; /* [n_sessions], for one batch */
     uint32_t *segment_sessions;     /* [n_sessions]: index of each segment's item */
@@ -104,6 +105,19 @@ void session_forget_cancel(struct fm_session *s);
  * `to` is empty then. */
 int session_copy(struct fm_session *to, const struct fm_session *from, uint32_t position,
                  struct fm_error *err);
+
+/* A model on several ranks (session_cluster.c). Each does nothing without a cluster. adapt: options
+ * become those of one rank. begin: the other ranks open it, too. meet: this rank gets its layers.
+ * ready: all have opened it, or none has (`rc`). end: before the engine is closed. */
+void session_cluster_adapt(struct fm_model_options *options);
+int session_cluster_begin(struct fm_model *m, const char *path,
+                          const struct fm_model_options *options, struct fm_error *err);
+int session_cluster_meet(struct fm_model *m, const struct fm_model_options *options,
+                         struct fm_error *err);
+int session_cluster_ready(struct fm_model *m, int rc, struct fm_error *err);
+void session_cluster_end(struct fm_model *m);
+/* Asks the other ranks for their numbers, if that was not done just now. */
+void session_cluster_refresh(const struct fm_model *m);
 
 /* Checks the approximations that the options ask for and describes them in m->approximate. Called
  * once the model's headers are read (approximate.c). */

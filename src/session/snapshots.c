@@ -51,6 +51,13 @@ static bool is_own_name(const char *name)
     return n >= TOKEN_DIGITS && n + strlen(SUFFIX) < NAME_BYTES && strcmp(name + n, SUFFIX) == 0;
 }
 
+/* Returns whether it is another rank's part of such a file (cluster/part_file.c). */
+static bool is_part_name(const char *name)
+{
+    const char *rank = strstr(name, SUFFIX ".rank");
+    return rank != NULL && strspn(name, "0123456789abcdef-") == (size_t)(rank - name);
+}
+
 /* ---- owners --------------------------------------------------------------------------------- */
 
 /* Returns the model identity in the snapshots of an owner. A file that was renamed to another
@@ -94,6 +101,11 @@ static void drop(struct fm_snapshots *store, size_t i)
     struct fm_error err;
     if (store->is_writer && plat_dir_remove(&store->dir, store->entries[i].name, NULL, &err) != 0)
         log_info("snapshots", "%s", err.text);
+    char path[LIMIT_PATH_BYTES];
+    if (store->is_writer && store->model->cluster != NULL &&
+        snprintf(path, sizeof path, "%s/%s", store->dir.path, store->entries[i].name) <
+            (int)sizeof path)
+        cluster_drop(store->model->cluster, path);
     forget(store, i);
 }
 
@@ -142,6 +154,8 @@ static int see_name(void *ctx, const char *name, struct fm_error *err)
     struct plat_file_info info;
     struct fm_error why;
     char whole[NAME_BYTES] = "";
+    if (is_part_name(name))
+        return 0; /* other ranks on this machine have them */
     if (name_has_suffix(name, part) && n - strlen(part) < sizeof whole)
         (void)snprintf(whole, sizeof whole, "%.*s", (int)(n - strlen(part)), name);
     if (!is_own_name(name) && !is_own_name(whole)) {

@@ -417,7 +417,7 @@ FAULTS = [
           '        s->draft.n = 0;\n        a',
           '        a',
           ['stream.fault.qwen3_next']),
-    Fault('a snapshot of a fine-tune is taken', 'src/session/snapshot.c',
+    Fault('a snapshot of a fine-tune is taken', 'src/engine/identity.c',
           '        (void)XXH3_64bits_update(state, bytes, n);\n',
           '',
           ['stream.snapshots.qwen3_moe']),
@@ -559,7 +559,7 @@ FAULTS = [
           't->max_context = rope_max_context(&t->rope, t->max_context);',
           '',
           ['cli.RopeScaling']),
-    Fault('a snapshot of another configuration is taken', 'src/session/snapshot.c',
+    Fault('a snapshot of another configuration is taken', 'src/engine/identity.c',
           '*(uint64_t *)hash = XXH3_64bits_withSeed(text, n, *(uint64_t *)hash);',
           '(void)text, (void)n, (void)hash;',
           ['stream.snapshots.qwen3_moe']),
@@ -589,13 +589,13 @@ FAULTS = [
           'memmove((char *)x + n_rows * row_bytes,',
           ['stream.guarded.cancel']),
     Fault('the host copies a mark back', 'src/engine/sequence.c',
-          '        memory_copy(part->memory, sequence_state(s, part), '
-          'sequence_mark_state(part, mark),\n',
-          '        __builtin_memcpy(sequence_state(s, part), sequence_mark_state(part, mark),\n',
+          '            memory_copy(dst->memory, state_in(dst, to_state), '
+          'state_in(src, from_state),\n',
+          '            __builtin_memcpy(state_in(dst, to_state), state_in(src, from_state),\n',
           ['stream.guarded.prefix']),
-    Fault('a snapshot is written from where the state lies', 'src/session/snapshot.c',
-          '        transfer(f, bytes, n_piece);\n',
-          '        transfer(f, piece, n_piece);\n',
+    Fault('a snapshot is written from where the state lies', 'src/engine/state_file.c',
+          '        state_transfer(f, bytes, n_piece);\n',
+          '        state_transfer(f, piece, n_piece);\n',
           ['stream.guarded.prefix']),
     # ---- the state of mixers
     Fault('a mark has the first part of a layer only', 'src/arch/recurrent.c',
@@ -638,7 +638,8 @@ FAULTS = [
           '    if (layer + 1 == f->model->shape.n_layers) {\n',
           ['stream.stages.fault_packed']),
     Fault('a stage keeps the rows of the batch before', 'src/engine/forward.c',
-          'memcpy(memory_open(f->be->memory, f->step.x, bytes, MEMORY_FILL), pass->rows, bytes);',
+          'memcpy(memory_open(f->be->memory, f->step.x, bytes, MEMORY_FILL), '
+          'f->pass->rows, bytes);',
           'memory_open(f->be->memory, f->step.x, bytes, MEMORY_FILL);',
           ['stream.stages.same_bits.qwen3_moe.2', 'stream.stages.same_bits.qwen3_next.64']),
     Fault('the host reads the rows of a stage in place', 'src/engine/forward.c',
@@ -646,12 +647,20 @@ FAULTS = [
           'memcpy(f->pass->rows, f->step.x, bytes);',
           ['stream.stages.guarded']),
     Fault('only the first stage goes back', 'src/engine/sequence.c',
-          'for (uint32_t i = 0; is_copied && i < s->n_parts; i++) {',
-          'for (uint32_t i = 0; is_copied && i < 1; i++) {',
+          '    for (uint32_t i = 0; i < to->n_parts; i++) {\n'
+          '        const struct sequence_part *dst = &to->parts[i], *src = &from->parts[i];\n'
+          '        assert(dst',
+          '    for (uint32_t i = 0; i < 1; i++) {\n'
+          '        const struct sequence_part *dst = &to->parts[i], *src = &from->parts[i];\n'
+          '        assert(dst',
           ['stream.stages.prefix']),
     Fault('only the first stage is copied', 'src/engine/sequence.c',
-          '    for (uint32_t i = 0; i < to->n_parts; i++)\n        copy_part',
-          '    for (uint32_t i = 0; i < 1; i++)\n        copy_part',
+          '    for (uint32_t i = 0; i < to->n_parts; i++) {\n'
+          '        const struct sequence_part *dst = &to->parts[i], *src = &from->parts[i];\n'
+          '        memory_copy(',
+          '    for (uint32_t i = 0; i < 1; i++) {\n'
+          '        const struct sequence_part *dst = &to->parts[i], *src = &from->parts[i];\n'
+          '        memory_copy(',
           ['stream.stages.slots']),
     Fault('routes begin anew in every stage', 'src/engine/forward_experts.c',
           'f->model->first_expert_layer + expert_layer;',
@@ -669,7 +678,7 @@ FAULTS = [
           'has_experts && layer < b->model->first_layer;',
           'has_experts;',
           ['stream.stages.fault']),
-    Fault('a snapshot has the first stage only', 'src/session/snapshot.c',
+    Fault('a snapshot has the first stage only', 'src/engine/state_file.c',
           '    for (uint32_t i = 0; i < e->n_stages; i++)\n        transfer_kv',
           '    for (uint32_t i = 0; i < 1; i++)\n        transfer_kv',
           ['stream.stages.prefix']),
@@ -678,8 +687,8 @@ FAULTS = [
           'is_needed[i] = true;',
           ['stream.stages.files']),
     Fault('a stage opens all shards', 'src/format/source.c',
-          '(layer >= o->first_layer && (layer < o->end_layer || o->with_mtp));',
-          '(layer < o->end_layer || o->with_mtp);',
+          '(layer >= o->first_layer && layer < o->end_layer) ||',
+          '(layer < o->end_layer) ||',
           ['stream.stages.files']),
     Fault('threads are those of the first stage', 'src/engine/budget.c',
           '    sum->n_threads = b->n_threads > sum->n_threads ? b->n_threads : sum->n_threads;\n',

@@ -113,7 +113,8 @@ static inline void find_snapshot(const char *not_this, char path[512])
     assert_non_null(d);
     path[0] = '\0';
     for (struct dirent *e; (e = readdir(d)) != NULL;)
-        if (strstr(e->d_name, ".fmsnap") != NULL && strstr(not_this, e->d_name) == NULL)
+        if (strstr(e->d_name, ".fmsnap") != NULL && strstr(e->d_name, ".rank") == NULL &&
+            strstr(not_this, e->d_name) == NULL)
             snprintf(path, 512, "%s/%s", dir, e->d_name);
     closedir(d);
     assert_true(path[0] != '\0');

@@ -1,0 +1,150 @@
+"""Ranks that die or hang: every request fails in time, with a line that names the rank.
+
+Usage: fault_test.py PROGRAM GOLDEN_DIR NANO [--rounds N] [TestClass...]
+
+Exit status 77, skipped: mpirun or the program's module for it is not there.
+"""
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import cluster_test
+from cluster_test import PROMPT, Server, environment, mpirun
+
+ROUNDS = 6
+LIMIT_S = 10
+
+
+def finish(process, limit_s):
+    """Waits for the end of a process; None: it has not ended."""
+    end = time.monotonic() + limit_s
+    while process.poll() is None and time.monotonic() < end:
+        time.sleep(0.02)
+    return process.poll()
+
+
+class Faults(unittest.TestCase):
+    """Kills or stops a random rank while a server answers."""
+
+    def expected(self):
+        # The tokens that would end it are forbidden.
+        body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 400,
+                "logit_bias": {"16381": -100, "16382": -100, "16383": -100}}
+        server = Server(2)
+        try:
+            status, text = server.post("/v1/completions", body)
+            self.assertEqual(status, 200, text)
+            return body, json.loads(text)["choices"][0]["text"]
+        finally:
+            server.stop()
+
+    def fault(self, body, whole, how, rank, delay_s):
+        server = Server(3)
+        found = {}
+
+        def ask():
+            begin = time.monotonic()
+            try:
+                found["status"], found["text"] = server.post("/v1/completions", body)
+            except OSError as why:
+                found["status"], found["text"] = None, str(why)
+            found["s"] = time.monotonic() - begin
+
+        try:
+            victim = server.ranks()[rank]
+            asking = threading.Thread(target=ask)
+            asking.start()
+            time.sleep(delay_s)
+            os.kill(victim, how)
+            begin = time.monotonic()
+            status = finish(server.process, LIMIT_S + 3)
+            took = time.monotonic() - begin
+            asking.join(20)
+            log = server.read_log()
+            self.assertIsNotNone(status, "the server does not end")
+            self.assertLess(took, LIMIT_S + 1, log)
+            if found["status"] == 200: # it was answered before
+                self.assertEqual(json.loads(found["text"])["choices"][0]["text"], whole)
+                return False
+            self.assertNotEqual(status, 0)
+            self.assertRegex(log, rf"rank {rank} \(.+\): it (has died|has not answered)")
+            if how == signal.SIGSTOP: # the client hears of it, too
+                self.assertEqual(found["status"], 500, found)
+                self.assertRegex(found["text"], rf"rank {rank} \(.+\): it has not answered")
+            return True
+        finally:
+            for pid in server.ranks().values():
+                os.kill(pid, signal.SIGCONT)
+            server.stop()
+
+    def test_random(self):
+        chance = random.Random(23)
+        body, whole = self.expected()
+        n_failed = 0
+        for i in range(ROUNDS):
+            how = signal.SIGSTOP if i % 3 == 2 else signal.SIGKILL
+            rank, delay_s = chance.choice((1, 2)), 0.2 + chance.random() * 0.6
+            with self.subTest(round=i, how=how, rank=rank, delay=delay_s):
+                n_failed += self.fault(body, whole, how, rank, delay_s)
+        self.assertGreater(n_failed, 0)
+
+    def test_run(self):
+        """A command says which rank is gone, and returns nothing wrong."""
+        self.run_and_kill((), r"flashmoe: rank 1 \(.+\): it has died")
+        # Over TCP Open MPI may end the first rank at once; then mpirun says it.
+        self.run_and_kill(("--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"),
+                          r"rank 1 .+(it has died|exited on signal 9)")
+
+    def run_and_kill(self, options, text):
+        process = subprocess.Popen(
+            [*mpirun(3)[:-2], *options, "-n", "3", cluster_test.PROGRAM, "bench", "decode",
+             cluster_test.NANO, "--tokens", "700", "--repeat", "5", "--threads", "1", "--quiet"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment())
+        victim = None
+        for _ in range(100):
+            time.sleep(0.1)
+            victim = find_rank(process.pid, 1)
+            if victim is not None and cluster_test.cpu_s(victim) > 0.5:
+                break
+        self.assertIsNotNone(victim)
+        os.kill(victim, signal.SIGKILL)
+        out, err = process.communicate(timeout=LIMIT_S)
+        self.assertNotEqual(process.returncode, 0)
+        self.assertEqual(out, "")
+        self.assertRegex(err, text)
+
+
+def find_rank(parent, rank):
+    for pid in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+                own_parent = int(f.read().rsplit(")", 1)[1].split()[1])
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                values = f.read().split(b"\0")
+        except (OSError, ValueError, IndexError):
+            continue
+        if own_parent == parent and b"OMPI_COMM_WORLD_RANK=%d" % rank in values:
+            return int(pid)
+    return None
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    if "--rounds" in words:
+        at = words.index("--rounds")
+        ROUNDS = int(words[at + 1])
+        del words[at:at + 2]
+    cluster_test.PROGRAM, cluster_test.GOLDEN, cluster_test.NANO = words[:3]
+    module = os.path.join(os.path.dirname(words[0]), "libflashmoe_mpi.so")
+    if shutil.which("mpirun") is None or not os.path.exists(module):
+        print("skipped: Open MPI is not there (Debian: libopenmpi-dev openmpi-bin)")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1] + words[3:], verbosity=2)
