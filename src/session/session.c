@@ -181,22 +181,6 @@ void session_forget_cancel(struct fm_session *s)
     __atomic_store_n(&s->is_cancelled, 0, __ATOMIC_RELAXED);
 }
 
-int session_copy(struct fm_session *to, const struct fm_session *from, uint32_t position,
-                 struct fm_error *err)
-{
-    assert(to != from && to->owner == from->owner && position <= from->sequence->position);
-    fm_session_reset(to);
-    const int rc = session_reach(to, position, err);
-    if (rc != 0)
-        return rc;
-    memcpy(to->ids, from->ids, position * sizeof *to->ids);
-    sequence_copy(to->sequence, from->sequence, position);
-    if (to->owner->engine.model->has_mtp)
-        mtp_state_copy(&to->mtp, &from->mtp, to->owner->engine.model->shape.hidden);
-    mtp_state_go(&to->mtp, position);
-    return 0;
-}
-
 int fm_session_repeat(struct fm_session *s, unsigned n_positions, struct fm_error *err)
 {
     const uint32_t had = s->sequence->position, block = s->sequence->parts[0].blocks.n_positions;

@@ -101,10 +101,6 @@ uint32_t constraint_forced(struct fm_grammar *grammar, int32_t *ids, uint32_t ma
 int session_reach(struct fm_session *s, uint32_t n_positions, struct fm_error *err);
 /* Discards a cancel request that came too late. */
 void session_forget_cancel(struct fm_session *s);
-/* Copies another session's state at a position that it can rewind to. Fails for lack of memory;
- * `to` is empty then. */
-int session_copy(struct fm_session *to, const struct fm_session *from, uint32_t position,
-                 struct fm_error *err);
 
 /* A model on several ranks (session_cluster.c). Each does nothing without a cluster. adapt: options
  * become those of one rank. begin: the other ranks open it, too. meet: this rank gets its layers.

@@ -165,6 +165,24 @@ static void change_owner(struct session_pool *pool, struct pooled *one, uint64_t
     one->session->prefix_owner = owner;
 }
 
+/* Copies another session's state at a position that it can rewind to. Fails for lack of memory;
+ * `to` is empty then. */
+static int copy_session(struct fm_session *to, const struct fm_session *from, uint32_t position,
+                        struct fm_error *err)
+{
+    assert(to != from && to->owner == from->owner && position <= from->sequence->position);
+    fm_session_reset(to);
+    const int rc = session_reach(to, position, err);
+    if (rc != 0)
+        return rc;
+    memcpy(to->ids, from->ids, position * sizeof *to->ids);
+    sequence_copy(to->sequence, from->sequence, position);
+    if (to->owner->engine.model->has_mtp)
+        mtp_state_copy(&to->mtp, &from->mtp, to->owner->engine.model->shape.hidden);
+    mtp_state_go(&to->mtp, position);
+    return 0;
+}
+
 /* Copies the common beginning of another conversation, so that both can go on. */
 static void copy_beginning(struct pooled *one, const struct choice *c, const int32_t *ids,
                            size_t n_ids)
@@ -174,7 +192,7 @@ static void copy_beginning(struct pooled *one, const struct choice *c, const int
         c->n_similar <= fm_session_nearest(one->session, ids, n_ids))
         return;
     assert(!one->is_taken && one->session->prefix_owner == c->similar->session->prefix_owner);
-    if (session_copy(one->session, c->similar->session, c->n_similar, &err) != 0)
+    if (copy_session(one->session, c->similar->session, c->n_similar, &err) != 0)
         log_info("sessions", "cannot copy a common prefix, computing it again: %s", err.text);
     one->n_saved = 0;
 }
