@@ -54,11 +54,12 @@ struct draft_offer {
     uint32_t n; /* 0: nothing */
 };
 
+struct fm_model;
 struct fm_session;
 
-/* Drafts what follows `id`, which the session is given next, in a pass that has n_rows without
- * them, or says that the model's own block shall do so (draft_sources.c). */
-void draft_choose(struct fm_session *session, int32_t id, uint32_t n_rows);
+/* Drafts what follows the token of each item that has to be computed, from all sources, as far as
+ * the gate finds it worth it (draft_sources.c). Returns the time that predictions took. */
+uint64_t draft_make(struct fm_model *m, struct fm_batch_item *items, size_t n_items);
 /* Count a pass by its drafts, the drafts that it has computed, and one that was right. */
 void draft_count_pass(struct fm_session *session);
 void draft_count_made(struct fm_session *session);

@@ -57,7 +57,9 @@ static uint32_t max_drafts(const struct fm_session *s, uint32_t n_rows)
     return max < rows_left ? max : rows_left;
 }
 
-void draft_choose(struct fm_session *s, int32_t id, uint32_t n_rows)
+/* Drafts what follows `id`, which the session is given next, in a pass that has n_rows without
+ * them, or says that the model's own block shall do so. */
+static void draft_choose(struct fm_session *s, int32_t id, uint32_t n_rows)
 {
     const uint32_t max = max_drafts(s, n_rows);
     struct draft *d = &s->draft;
@@ -89,6 +91,32 @@ void draft_choose(struct fm_session *s, int32_t id, uint32_t n_rows)
     d->source = d->n > 0 ? DRAFT_LOOKED_UP : predicts ? DRAFT_PREDICTED : DRAFT_NONE;
     if (d->source == DRAFT_PREDICTED)
         d->n = max;
+}
+
+uint64_t draft_make(struct fm_model *m, struct fm_batch_item *items, size_t n_items)
+{
+    struct draft_pass pass = {0};
+    for (size_t i = 0; i < n_items; i++)
+        pass.n_rows += items[i].session->n_done == 0;
+    pass.n_tokens = pass.n_rows;
+    uint32_t n_rows = pass.n_rows; /* with all drafts that may come */
+    if (n_rows > engine_limits(&m->engine)->max_rows)
+        return 0;
+    for (size_t i = 0; i < n_items; i++) {
+        struct fm_session *s = items[i].session;
+        draft_mtp_note(m, items[i].ids[0]);
+        if (s->n_done > 0 || items[i].rc != 0)
+            continue;
+        draft_choose(s, items[i].ids[0], n_rows);
+        s->draft.n = draft_gate_choose(&m->gate, s->draft.source, s->draft.sure[0], &pass,
+                                       s->draft.n);
+        n_rows += s->draft.n;
+    }
+    const uint64_t ns = draft_mtp_predict(m, items, n_items, &pass);
+    for (size_t i = 0; i < n_items; i++)
+        if (items[i].session->n_done == 0 && items[i].rc == 0)
+            draft_count_pass(items[i].session);
+    return ns;
 }
 
 void draft_count_pass(struct fm_session *s)

@@ -690,29 +690,9 @@ static void take_drafts(struct evaluation *e)
 /* Guesses what follows the tokens of the items that have to be computed. */
 static void make_drafts(struct evaluation *e)
 {
-    struct draft_pass pass = {0};
     e->m->engine.stray_position = UINT32_MAX;
-    for (size_t i = 0; i < e->n_items; i++)
-        pass.n_rows += e->items[i].session->n_done == 0;
-    pass.n_tokens = pass.n_rows;
-    uint32_t n_rows = pass.n_rows; /* with all drafts that may come */
-    if (!e->is_decode || engine_limits(&e->m->engine)->n_drafts == 0 ||
-        pass.n_rows > engine_limits(&e->m->engine)->max_rows)
-        return;
-    for (size_t i = 0; i < e->n_items; i++) {
-        struct fm_session *s = e->items[i].session;
-        draft_mtp_note(e->m, e->items[i].ids[0]);
-        if (s->n_done > 0 || e->items[i].rc != 0)
-            continue;
-        draft_choose(s, e->items[i].ids[0], n_rows);
-        s->draft.n = draft_gate_choose(&e->m->gate, s->draft.source, s->draft.sure[0], &pass,
-                                       s->draft.n);
-        n_rows += s->draft.n;
-    }
-    e->predict_ns = draft_mtp_predict(e->m, e->items, e->n_items, &pass);
-    for (size_t i = 0; i < e->n_items; i++)
-        if (e->items[i].session->n_done == 0 && e->items[i].rc == 0)
-            draft_count_pass(e->items[i].session);
+    if (e->is_decode && engine_limits(&e->m->engine)->n_drafts > 0)
+        e->predict_ns = draft_make(e->m, e->items, e->n_items);
 }
 
 /* Reserves memory for all tokens before any is computed. An item that gets none fails alone. */
