@@ -23,36 +23,32 @@ MODEL = ""
 SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 
 # Options of every command that computes.
-ENGINE = "memory gpu gpu-memory elastic threads pin cpu prefill-chunk kv io reader read-depth " \
-         "policy lookahead draft heat no-heat check experts-per-token cache-bias "
+MACHINE = "memory gpu gpu-memory elastic threads pin cpu prefill-chunk kv io reader read-depth " \
+          "policy lookahead draft heat no-heat check experts-per-token cache-bias "
+ENGINE = MACHINE + "layers stages rank-timeout "
 SAMPLING = "n-tokens stop greedy temp top-k top-p min-p typical-p repeat-penalty seed context " \
            "presence-penalty frequency-penalty repeat-window logit-bias "
 
 PREFIX = "system system-file snapshots snapshot-limit "
 
-# Options of those that several machines can compute.
-RANKS = "layers stages rank-timeout "
-
 COMMANDS = {
     "run": "prompt file raw json-object json-schema routes trace stats logprobs profile json quiet "
-           "verbose help " + PREFIX + SAMPLING + ENGINE + RANKS,
-    "chat": PREFIX + SAMPLING + ENGINE + RANKS + "no-history quiet verbose help",
+           "verbose help " + PREFIX + SAMPLING + ENGINE,
+    "chat": PREFIX + SAMPLING + ENGINE + "no-history quiet verbose help",
     "launch": "url api-key model print help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
     "verify": "threads json quiet help",
     "inspect": "kv json help",
     "tokenize": "prompt file plain ids count json help",
     "template": "tools no-generation-prompt set tokens json help",
-    "eval nll": "window windows " + ENGINE + RANKS + " trace json quiet verbose help",
-    "eval needle": "context depths needles " + ENGINE + RANKS + " json quiet verbose help",
-    "plan": "context routes disk-speed memory-speed " + ENGINE + " json quiet help",
-    "bench decode": ENGINE + RANKS +
-                    "tokens repeat prompt context routes profile json quiet verbose help",
-    "bench prefill": "tokens repeat routes profile " + ENGINE + RANKS + " json quiet verbose help",
-    "bench stream": "budgets tokens svg routes " + ENGINE + RANKS + " json quiet verbose help",
-    "bench draft": "acceptance budgets tokens repeat svg routes json quiet verbose help " +
-                   ENGINE + RANKS,
-    "bench switch": "tokens csv routes trace " + ENGINE + RANKS + " json quiet verbose help",
+    "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
+    "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
+    "plan": "context routes disk-speed memory-speed " + MACHINE + " json quiet help",
+    "bench decode": ENGINE + "tokens repeat prompt context routes profile json quiet verbose help",
+    "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
+    "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
+    "bench draft": "acceptance budgets tokens repeat svg routes json quiet verbose help " + ENGINE,
+    "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
     "bench replay": "residency experts used layers tokens json help",
     "doctor": "quick threads pin cpu json quiet help",
