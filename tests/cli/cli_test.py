@@ -28,7 +28,6 @@ MACHINE = "memory gpu gpu-memory elastic threads pin cpu prefill-chunk kv io rea
 ENGINE = MACHINE + "layers stages rank-timeout "
 SAMPLING = "n-tokens stop greedy temp top-k top-p min-p typical-p repeat-penalty seed context " \
            "presence-penalty frequency-penalty repeat-window logit-bias "
-
 PREFIX = "system system-file snapshots snapshot-limit "
 
 COMMANDS = {
