@@ -23,11 +23,11 @@ MODEL = ""
 SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 
 # Options of every command that computes.
-ENGINE = "memory gpu gpu-memory elastic threads pin cpu prefill-chunk kv io reader read-depth " \
-         "policy lookahead draft heat no-heat check experts-per-token cache-bias "
+MACHINE = "memory gpu gpu-memory elastic threads pin cpu prefill-chunk kv io reader read-depth " \
+          "policy lookahead draft heat no-heat check experts-per-token cache-bias "
+ENGINE = MACHINE + "layers stages rank-timeout "
 SAMPLING = "n-tokens stop greedy temp top-k top-p min-p typical-p repeat-penalty seed context " \
            "presence-penalty frequency-penalty repeat-window logit-bias "
-
 PREFIX = "system system-file snapshots snapshot-limit "
 
 COMMANDS = {
@@ -42,7 +42,7 @@ COMMANDS = {
     "template": "tools no-generation-prompt set tokens json help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
     "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
-    "plan": "context routes disk-speed memory-speed " + ENGINE + " json quiet help",
+    "plan": "context routes disk-speed memory-speed " + MACHINE + " json quiet help",
     "bench decode": ENGINE + "tokens repeat prompt context routes profile json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",

@@ -137,6 +137,13 @@ static void has_gone_back(const struct fixture *f, const struct fm_session *s, u
         assert_null(fm_session_logits(s));
 }
 
+/* Progress is called for layers of the first rank only. */
+#ifdef CANCEL_TAKES_TIME
+#define MIN_CANCELLED 20
+#else
+#define MIN_CANCELLED 50
+#endif
+
 /* ---- several together ----------------------------------------------------------------------- */
 
 /* Appends the next tokens of all sequences: a long prompt, a few tokens, or one. Some start
@@ -226,7 +233,7 @@ static void test_random_layers(void **state)
         tear_down(f);
     }
     print_message("%u evaluations whole, %u cancelled\n", n_seen[0], n_seen[1]);
-    assert_true(n_seen[0] > 50 && n_seen[1] > 50);
+    assert_true(n_seen[0] > 50 && n_seen[1] > MIN_CANCELLED);
 }
 
 /* ---- from another thread -------------------------------------------------------------------- */
