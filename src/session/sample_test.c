@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "flashmoe_lab.h"
+#include "session/session_internal.h"
 
 enum { N = 320 }; /* the golden's vocabulary */
 
@@ -141,6 +142,59 @@ static void test_greedy_is_the_distribution(void **state)
         assert_int_equal(fm_sampler_pick(sampler, logits), n > 0 ? ids[0] : n);
         fm_sampler_close(sampler);
     }
+}
+
+/* A peak that a device has found is taken as it is, unless a bias or a penalty moves it. */
+static void test_known_peaks(void **state)
+{
+    (void)state;
+    static const float other[1], others[PEAKS_MAX][1];
+    const struct fm_logit_bias bias = {9, -1};
+    all_unlikely();
+    logits[200] = 3.0f;
+    struct fm_sampler *plain = open_sampler((struct fm_sampling){.top_p = 1});
+    struct fm_sampler *biased =
+        open_sampler((struct fm_sampling){.top_p = 1, .logit_bias = &bias, .n_logit_bias = 1});
+    peaks_set(&model->peaks, other, logits, 9);
+    assert_int_equal(fm_sampler_pick(plain, logits), 9);
+    assert_int_equal(fm_sampler_pick(biased, logits), 200);
+    peaks_set(&model->peaks, logits, other, 10); /* the session goes on */
+    assert_int_equal(fm_sampler_pick(plain, logits), 200);
+    assert_int_equal(peaks_find(&model->peaks, other), 10);
+    peaks_set(&model->peaks, other, logits, -1);
+    assert_int_equal(peaks_find(&model->peaks, logits), -1);
+    assert_int_equal(peaks_find(&model->peaks, other), -1);
+    for (unsigned i = 0; i < PEAKS_MAX; i++)
+        peaks_set(&model->peaks, other, others[i], i);
+    peaks_set(&model->peaks, other, logits, 9); /* there is no room */
+    assert_int_equal(fm_sampler_pick(plain, logits), 200);
+    for (unsigned i = 0; i < PEAKS_MAX; i++) {
+        assert_int_equal(peaks_find(&model->peaks, others[i]), i);
+        peaks_forget(&model->peaks, others[i]);
+        assert_int_equal(peaks_find(&model->peaks, others[i]), -1);
+    }
+    fm_sampler_close(plain);
+    fm_sampler_close(biased);
+}
+
+/* Where the tokenizer has only a few tokens, only they are looked at. */
+static void test_few_tokens(void **state)
+{
+    (void)state;
+    static int32_t few[] = {3, 40, 41, 300};
+    struct fm_sampler *sampler = open_sampler((struct fm_sampling){.top_p = 1});
+    assert_null(model->few_tokens); /* this one has most of them */
+    model->few_tokens = few;
+    model->n_few_tokens = 4;
+    all_unlikely();
+    logits[42] = 9.0f;
+    logits[41] = logits[300] = 3.0f;
+    assert_int_equal(fm_sampler_pick(sampler, logits), 41);
+    logits[200] = NAN;
+    assert_int_equal(fm_sampler_pick(sampler, logits), FM_ERR_FORMAT);
+    model->few_tokens = NULL;
+    model->n_few_tokens = 0;
+    fm_sampler_close(sampler);
 }
 
 static void test_frequencies_follow_the_softmax(void **state)
@@ -480,6 +534,8 @@ int main(void)
         cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_one_bad_logit_is_refused),
         cmocka_unit_test(test_greedy_is_the_distribution),
+        cmocka_unit_test(test_known_peaks),
+        cmocka_unit_test(test_few_tokens),
         cmocka_unit_test(test_frequencies_follow_the_softmax),
         cmocka_unit_test(test_filters),
         cmocka_unit_test(test_a_seed_repeats),

@@ -681,15 +681,16 @@ static void test_the_likeliest_are_read_ahead(void **state)
     struct expert_item item;
     const struct plan resident = {.layer = 0, .n = 1, .ids = {1}};
     open_model(&f, *state);
-    assert_true(lookahead_bytes(f.model->n_expert_layers, 7) <= sizeof memory);
+    const struct lookahead_sizes sizes = {f.model->n_expert_layers, 7, 1};
+    assert_true(lookahead_bytes(&sizes) <= sizeof memory);
     memset(memory, 0, sizeof memory);
     open_cache(&f, MAX_EXPERTS, true);
     run_whole(&f, &resident);
-    lookahead_init(&ahead, LOOKAHEAD_ON, f.cache, f.model->n_expert_layers, 7, memory);
-    lookahead_begin_token(&ahead);
+    lookahead_init(&ahead, LOOKAHEAD_ON, f.cache, &sizes, memory);
+    lookahead_begin(&ahead, 1);
     const uint64_t n_before = n_read(&f);
     hold(f.reader, true);
-    lookahead_guess(&ahead, 0, ids, weights);
+    lookahead_guess(&ahead, 0, ids, weights, 1);
     expert_cache_begin(f.cache, 0, 1, uses, 2);
     hold(f.reader, false);
     for (uint32_t n; expert_cache_next(f.cache, false, &item, 1, &n, NULL) == 1;)

@@ -16,6 +16,7 @@
 #include "backend/cuda/device_emulated.h"
 #include "backend/cuda/kernels_mix.h"
 #include "backend/not_finite.h"
+#include "backend/peak.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -279,6 +280,38 @@ static void test_overlaps(void **state)
         ADD(&l, rms_norm, r.n, 1, GPU_ROW_THREADS,
             {.x = r.residual, .weight = weight, .y = r.normed, .eps = 1e-6f, .dim = r.dim});
         assert_true(run_both(&l) > 1);
+    }
+}
+
+/* ---- peaks ----------------------------------------------------------------------------------- */
+
+/* The highest value of a row, of equal ones the first, both zeros being equal; and whether all are
+ * finite. */
+static void test_peaks(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 60; round++) {
+        const uint32_t dim = 1 + any(3 * GPU_CHECK_COLUMNS);
+        struct list l = {0};
+        uint32_t found = 0, best = 0;
+        uint64_t peak = 0;
+        used = 0;
+        float *x = take(dim);
+        for (uint32_t i = 0; i < dim; i++) {
+            if (round % 3 == 0)
+                x[i] = any(2) == 0 ? -0.0f : 0.0f;
+            else if (round % 3 == 1)
+                x[i] = -(float)any(5) - 1;
+            best = x[i] > x[best] ? i : best;
+        }
+        ADD(&l, find_not_finite, 1, over(dim, GPU_CHECK_COLUMNS), 32,
+            {.x = x, .dim = dim, .found = &found, .peak = &peak});
+        run(&l);
+        assert_int_equal(found, 0);
+        assert_int_equal(peak_index(peak), best);
+        x[any(dim)] = round % 2 == 0 ? NAN : INFINITY;
+        run(&l);
+        assert_int_equal(found, not_finite_code(0, round % 2 == 0));
     }
 }
 
@@ -597,6 +630,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chains),         cmocka_unit_test(test_broken_chains),
         cmocka_unit_test(test_any_order),      cmocka_unit_test(test_overlaps),
+        cmocka_unit_test(test_peaks),
         cmocka_unit_test(test_delta_token),    cmocka_unit_test(test_delta_rows),
         cmocka_unit_test(test_delta_rounding), cmocka_unit_test(test_attention),
         cmocka_unit_test(test_attention_rounding), cmocka_unit_test(test_heads),
