@@ -674,7 +674,7 @@ static void test_the_likeliest_are_read_ahead(void **state)
     static const uint32_t ids[] = {0, 1, 2, 3, 4, 5, 6};
     static const float weights[] = {.1f, .3f, .2f, .05f, .15f, .12f, .08f};
     static const struct expert_use uses[] = {{2, .n_uses = 1}, {3, .n_uses = 1}};
-    static char memory[1024];
+    static char memory[1024]; /* zeros */
     struct fixture f;
     struct expert_cache_stats stats;
     struct lookahead ahead;
@@ -683,7 +683,6 @@ static void test_the_likeliest_are_read_ahead(void **state)
     open_model(&f, *state);
     const struct lookahead_sizes sizes = {f.model->n_expert_layers, 7, 1};
     assert_true(lookahead_bytes(&sizes) <= sizeof memory);
-    memset(memory, 0, sizeof memory);
     open_cache(&f, MAX_EXPERTS, true);
     run_whole(&f, &resident);
     lookahead_init(&ahead, LOOKAHEAD_ON, f.cache, &sizes, memory);

@@ -21,6 +21,7 @@
 
 #include "backend/cuda/kernels_mix.h"
 #include "backend/not_finite.h"
+#include "backend/peak.h"
 #include "backend/prefer.h"
 #include "backend/router.h"
 #include "base/limits.h"
