@@ -97,29 +97,29 @@ class Faults(unittest.TestCase):
 
     def test_run(self):
         """A command says which rank is gone, and returns nothing wrong."""
-        self.run_and_kill((), r"flashmoe: rank 1 \(.+\): it has died")
-        # Over TCP Open MPI may end the first rank at once; then mpirun says it.
-        self.run_and_kill(("--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"),
-                          r"rank 1 .+(it has died|exited on signal 9)")
+        # The first rank says it, or mpirun, if it ends the first rank before that: while that does
+        # not wait for the others, or over TCP.
+        self.run_and_kill(())
+        self.run_and_kill(("--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"))
 
-    def run_and_kill(self, options, text):
+    def run_and_kill(self, options):
         process = subprocess.Popen(
             [*mpirun(3)[:-2], *options, "-n", "3", cluster_test.PROGRAM, "bench", "decode",
              cluster_test.NANO, "--tokens", "700", "--repeat", "5", "--threads", "1", "--quiet"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=environment())
         victim = None
-        for _ in range(100):
+        for _ in range(300):
             time.sleep(0.1)
             victim = find_rank(process.pid, 1)
-            if victim is not None and cluster_test.cpu_s(victim) > 0.5:
+            if victim is not None and cluster_test.cpu_s(victim) > 2:
                 break
         self.assertIsNotNone(victim)
         os.kill(victim, signal.SIGKILL)
         out, err = process.communicate(timeout=LIMIT_S)
         self.assertNotEqual(process.returncode, 0)
         self.assertEqual(out, "")
-        self.assertRegex(err, text)
+        self.assertRegex(err, r"rank 1 .+(it has died|exited on signal 9)")
 
 
 def find_rank(parent, rank):

@@ -65,7 +65,8 @@ class Rules(unittest.TestCase):
         self.assertEqual(order, [
             ("base", 0), ("quant", 1), ("format", 2), ("text", 2), ("jinja", 3), ("grammar", 3),
             ("model", 3), ("chat", 4), ("store", 4), ("backend", 4), ("cache", 5), ("arch", 6),
-            ("engine", 7), ("pack", 7), ("lab", 8), ("session", 9), ("server", 10), ("apps", 11)])
+            ("engine", 7), ("pack", 7), ("lab", 8), ("cluster", 8), ("session", 9), ("server", 10),
+            ("apps", 11)])
 
     def test_apps_include_the_public_header_base_and_their_own(self):
         self.assertEqual(self.includes("apps/x.c", "flashmoe.h", "base/err.h", "own.h"), [])
