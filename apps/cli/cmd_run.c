@@ -641,16 +641,16 @@ static int finish(struct run *run)
         print_closing_line(run, &stats);
     if (has_stats) {
         speed_report_take(&run->report, run->model, &run->prompt_end, (double)run->n_prompt);
-        measure_stats(run);
+        if (!run->is_json)
+            cluster_say(run->model);
+        measure_stats(run); /* closes the model */
     }
     if (has_stats && run->is_json && run->json != NULL)
         (void)json_object_set_new(run->json, "stats", speed_report_json(&run->report));
     if (run->is_json && !out_json(run->json))
         return STATUS_FAILED;
-    if (has_stats && !run->is_json) {
+    if (has_stats && !run->is_json)
         print_stats(run);
-        cluster_say(run->model);
-    }
     return strcmp(run->stop_reason, "interrupted") == 0 ? STATUS_INTERRUPTED : STATUS_OK;
 }
 

@@ -46,7 +46,8 @@ COMMANDS = {
     "bench decode": ENGINE + "tokens repeat prompt context routes profile json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
-    "bench draft": "acceptance budgets tokens repeat svg routes json quiet verbose help " + ENGINE,
+    "bench draft": "acceptance budgets tokens repeat svg temp routes json quiet verbose help " +
+                   ENGINE,
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
     "bench replay": "residency experts used layers tokens json help",

@@ -234,6 +234,8 @@ GPU_FN float gpu_value(const struct gpu_weight &w, uint32_t r, uint32_t c)
     const struct gpu_format &f = w.format;
     if (f.plain != GPU_PLAIN_FP8)
         return gpu_plain_value(f.plain, gpu_part_row(w, 0, r) + (uint64_t)c * (f.bits / 8));
+    if (f.part_block_bytes[1] == 0) /* codes alone */
+        return codes_e4m3(gpu_part_row(w, 0, r)[c]);
     const uint8_t *scale = gpu_part_row(w, 1, r) + (uint64_t)(c / f.block) * f.part_block_bytes[1];
     return codes_e4m3(gpu_part_row(w, 0, r)[c]) * gpu_plain_value(f.scale, scale);
 }
