@@ -2,7 +2,7 @@
  * router to this layer's hidden state and guesses the predicted experts that are missing
  * (expert_cache_guess).
  *
- * A pass may have several rows: a token and the drafts behind it. The union of what they will use
+ * A pass may have several rows: tokens and the drafts behind them. The union of what they will use
  * is guessed then.
  *
  * A prediction costs one router product per layer, and a wrong guess costs disk time. So lookahead

@@ -41,7 +41,8 @@
 /* One of so many predicted drafts that seem not worth it is computed all the same. */
 #define CUT_PROBE 48
 
-/* The same of predicted drafts, by how sure the block is: much, so that they are tried. */
+/* What is expected of predicted drafts before any was checked, by how sure the block is: much, so
+ * that they are tried. */
 static const double first_right[DRAFT_SURE] = {0.6, 0.6, 0.65, 0.7, 0.8, 0.9};
 /* Margins of logits from which on the block is so sure. */
 static const float margins[DRAFT_SURE] = {0, 0.5f, 1, 2, 3.5f, 6};
@@ -327,12 +328,23 @@ static bool is_lesson(struct draft_gate *gate)
     return true;
 }
 
+/* Returns whether the first draft of a chain is a try: it is computed whatever it seems worth. */
+static bool takes_try(struct draft_gate *gate, uint32_t at)
+{
+    const bool is_try = at == 0 && gate->n_tries > 0;
+    gate->n_tries -= is_try;
+    return is_try;
+}
+
 /* Returns how many drafts the block makes at most. */
 static uint32_t begin_chain(struct draft_gate *gate, const struct draft_pass *pass, uint32_t n)
 {
     gate->head = best_head(gate, pass);
-    if (gain_of(gate, pass, 0, 1, n) <= CHAIN_MARGIN * time_of(gate, pass->n_rows))
-        return is_tried(gate) || is_lesson(gate) ? 1 : 0;
+    if (gain_of(gate, pass, 0, 1, n) <= CHAIN_MARGIN * time_of(gate, pass->n_rows)) {
+        const bool is_try = is_tried(gate) || is_lesson(gate);
+        gate->n_tries += is_try;
+        return is_try ? 1 : 0;
+    }
     return is_plain_probe(gate) ? 0 : n;
 }
 
@@ -350,7 +362,8 @@ enum draft_verdict draft_gate_judge(struct draft_gate *gate, struct draft_chain 
     const struct draft_pass next = {pass->n_rows + 1, pass->n_tokens + right};
     const bool has_more = at + 1 < n && next.n_rows < DRAFT_ROWS;
     const double further = has_more ? gain_of(gate, &next, at + 1, right, n) : 0;
-    if (!gate->is_open && right * token - row + (further > 0 ? further : 0) <= 0 &&
+    const bool is_due = takes_try(gate, at) || gate->is_open;
+    if (!is_due && right * token - row + (further > 0 ? further : 0) <= 0 &&
         ++gate->n_cut % CUT_PROBE != 0) {
         gate->n_accepted = at == 0 ? 0 : gate->n_accepted; /* a pass without drafts */
         return DRAFT_DROP;

@@ -61,8 +61,9 @@ struct draft_gate {
     uint32_t n_chains; /* begun so far */
     struct draft_record records[N_DRAFT_SOURCES][SEQUENCE_DRAFTS];
     uint32_t n_refused;  /* times since the last draft that no draft was worth it */
-    uint32_t n_lessons;  /* early tries of the block, so far */
     uint32_t patience;   /* so many of them until one is tried */
+    uint32_t n_lessons;  /* early tries of the block, so far */
+    uint32_t n_tries;    /* of the block, that are to be computed */
     uint32_t n_accepted; /* times that some were, since a pass without any */
     uint32_t n_depths;   /* times that some were, since another number was tried */
     uint32_t n_cut;      /* predicted drafts that were not computed, since one was all the same */

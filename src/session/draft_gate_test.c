@@ -268,6 +268,29 @@ static void test_change(void **state)
     }
 }
 
+/* Predicted drafts that were wrong for some time, or a first pass with them that was slow for no
+ * reason, do not shut the gate for long. */
+static void test_recovery(void **state)
+{
+    static const struct world bad = {{1e6, 1.3e6, 1.5e6, 1.7e6, 1.9e6}, {0, 0, 0, 0}, 1e5, 1, 1, 0};
+    static const struct world good = {{1e6, 1.3e6, 1.5e6, 1.7e6, 1.9e6}, {1, 1, 1, 1}, 1e5, 1, 1,
+                                      0};
+    static const struct world slow = {{1e6, 1e7, 1e7, 1e7, 1e7}, {1, 1, 1, 1}, 1e5, 1, 1, 0};
+    static const struct world *const first[] = {&bad, &slow};
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct run run = {.rng = 11, .source = DRAFT_PREDICTED};
+        draft_gate_init(&run.gate, false);
+        decode(&run, first[i], GATE, i == 0 ? 400 : 6);
+        decode(&run, &good, GATE, 1500);
+        const uint64_t n_before = run.n_passes;
+        decode(&run, &good, GATE, 400);
+        if (run.n_passes - n_before > 250)
+            fail_msg("%u passes for 400 tokens after a bad beginning",
+                     (unsigned)(run.n_passes - n_before));
+    }
+}
+
 /* Sources are known apart. */
 static void test_sources(void **state)
 {
@@ -346,6 +369,7 @@ int main(void)
         cmocka_unit_test(test_noise),         cmocka_unit_test(test_predicted),
         cmocka_unit_test(test_sure),          cmocka_unit_test(test_heads),
         cmocka_unit_test(test_change),        cmocka_unit_test(test_sources),
+        cmocka_unit_test(test_recovery),
         cmocka_unit_test(test_open_and_rows), cmocka_unit_test(test_batch),
         cmocka_unit_test(test_many_rows),
     };

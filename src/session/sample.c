@@ -397,6 +397,8 @@ static struct choice list_choice(struct fm_sampler *s, size_t n)
 
 int32_t fm_sampler_pick(struct fm_sampler *s, const float *logits)
 {
+    if (logits == NULL)
+        return FM_ERR_ARG; /* the session has none */
     if (s->sampling.temperature == 0) {
         const int32_t best = pick_greedy(s, logits);
         return best >= 0 ? best : FM_ERR_FORMAT;

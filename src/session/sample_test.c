@@ -164,6 +164,8 @@ static void test_known_peaks(void **state)
     peaks_set(&model->peaks, other, logits, -1);
     assert_int_equal(peaks_find(&model->peaks, logits), -1);
     assert_int_equal(peaks_find(&model->peaks, other), -1);
+    assert_int_equal(peaks_find(&model->peaks, NULL), -1);
+    assert_int_equal(fm_sampler_pick(plain, NULL), FM_ERR_ARG);
     for (unsigned i = 0; i < PEAKS_MAX; i++)
         peaks_set(&model->peaks, other, others[i], i);
     peaks_set(&model->peaks, other, logits, 9); /* there is no room */

@@ -29,7 +29,7 @@ void peaks_forget(struct peaks *p, const float *logits)
 
 int32_t peaks_find(const struct peaks *p, const float *logits)
 {
-    for (unsigned i = 0; i < PEAKS_MAX; i++)
+    for (unsigned i = 0; logits != NULL && i < PEAKS_MAX; i++)
         if (logits_of(&p->list[i]) == logits)
             return (int32_t)p->list[i].token;
     return -1;

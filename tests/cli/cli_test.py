@@ -29,7 +29,6 @@ ENGINE = MACHINE + "layers stages rank-timeout "
 SAMPLING = "n-tokens stop greedy temp top-k top-p min-p typical-p repeat-penalty seed context " \
            "presence-penalty frequency-penalty repeat-window logit-bias "
 PREFIX = "system system-file snapshots snapshot-limit "
-
 COMMANDS = {
     "run": "prompt file raw json-object json-schema routes trace stats logprobs profile json quiet "
            "verbose help " + PREFIX + SAMPLING + ENGINE,
@@ -46,8 +45,8 @@ COMMANDS = {
     "bench decode": ENGINE + "tokens repeat prompt context routes profile json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
-    "bench draft": "acceptance budgets tokens repeat svg temp routes json quiet verbose help " +
-                   ENGINE,
+    "bench draft": "acceptance budgets tokens repeat svg temp routes json quiet verbose help "
+                   + ENGINE,
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
     "bench replay": "residency experts used layers tokens json help",

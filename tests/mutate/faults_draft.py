@@ -92,4 +92,8 @@ FAULTS = [
           '        row.hidden = s->mtp.next;\n',
           '',
           ['nano.mtp']),
+    Fault('tries of the block are judged like other drafts', 'src/session/draft_gate.c',
+          'gate->n_tries += is_try;',
+          'gate->n_tries += 0;',
+          ['unit.draft_gate_test']),
 ]

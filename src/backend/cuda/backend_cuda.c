@@ -152,14 +152,16 @@ uint64_t backend_cuda_scratch_bytes(const struct backend_options *options)
     return c.bytes;
 }
 
-/* Lists and commands, and what the device keeps of them: two copies of the longest lists, some
- * shorter ones, and the commands that come again; and a piece of the usual size (cuda_memory.c). */
+/* Lists and commands, and what the device keeps of them: a ring that holds the longest lists a few
+ * times (device_copies.cuh) and the commands that come again; and a piece of the usual size
+ * (cuda_memory.c). */
 #define DEVICE_HOST_BYTES (24ull << 20)
+#define DEVICE_LIST_COPIES 4
 
 uint64_t backend_cuda_host_bytes(const struct backend_options *options)
 {
     return cuda_queue_host_bytes(list_bytes(options)) +
-           2 * cuda_queue_list_bytes(list_bytes(options)) + DEVICE_HOST_BYTES;
+           DEVICE_LIST_COPIES * cuda_queue_list_bytes(list_bytes(options)) + DEVICE_HOST_BYTES;
 }
 
 static void cuda_close(struct backend *be)

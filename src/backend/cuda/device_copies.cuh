@@ -18,6 +18,7 @@
 /* What the host fetches and waits for: up to so many bytes come with a word that the host watches.
  * It sees them several microseconds before the driver says that they are there. */
 #define MAIL_BYTES 4096u
+#define WATCH_ROUNDS (1u << 16) /* of a pause each: a few milliseconds */
 
 #define COPY_THREADS 256u
 
@@ -49,7 +50,7 @@ struct copies {
 static __global__ void take_words(uint32_t *to, const uint32_t *from, uint32_t n)
 {
     const uint32_t i = blockIdx.x * COPY_THREADS + threadIdx.x;
-    const uint32_t word = i < n ? from[i] : 0;
+    const uint32_t word = i < n ? __ldcv(from + i) : 0; /* the host writes there again and again */
     gpu_wait();
     if (i < n)
         to[i] = word;
@@ -70,10 +71,11 @@ static __global__ void post_mail(struct mail *mail, const uint32_t *from, uint32
 {
     for (uint32_t i = threadIdx.x; i < n; i += COPY_THREADS)
         mail->words[i] = from[i];
-    __threadfence_system();
     __syncthreads();
-    if (threadIdx.x == 0)
-        *(volatile uint32_t *)&mail->number = number;
+    if (threadIdx.x != 0)
+        return;
+    __threadfence_system();
+    *(volatile uint32_t *)&mail->number = number;
 }
 
 static cudaError_t start_copy(const struct copies *c, const void *kernel, uint32_t n_blocks,
@@ -181,21 +183,22 @@ static void rest(void)
 #endif
 }
 
-/* Waits for the mail with that number. From time to time it asks whether the GPU still works. */
+static bool has_mail(const struct copies *c, uint32_t number)
+{
+    return __atomic_load_n(&c->mail->number, __ATOMIC_ACQUIRE) == number;
+}
+
+/* Waits for the mail with that number: watches for about as long as a few tokens take, then lets
+ * the driver wait, which says what is wrong with the GPU. */
 static cudaError_t wait_for_mail(const struct copies *c, uint32_t number)
 {
-    const uint32_t often = 1u << 16;
-    for (uint32_t n = 1; __atomic_load_n(&c->mail->number, __ATOMIC_ACQUIRE) != number; n++) {
+    for (uint32_t n = 0; n < WATCH_ROUNDS; n++) {
+        if (has_mail(c, number))
+            return cudaSuccess;
         rest();
-        const cudaError_t rc = n % often == 0 ? cudaStreamQuery(c->queue) : cudaErrorNotReady;
-        if (rc == cudaErrorNotReady)
-            continue;
-        if (rc != cudaSuccess)
-            return rc;
-        if (__atomic_load_n(&c->mail->number, __ATOMIC_ACQUIRE) != number)
-            return cudaErrorUnknown;
     }
-    return cudaSuccess;
+    const cudaError_t rc = cudaStreamSynchronize(c->queue);
+    return rc != cudaSuccess || has_mail(c, number) ? rc : cudaErrorUnknown;
 }
 
 static bool copies_fetch_suits(const void *from, uint64_t bytes)

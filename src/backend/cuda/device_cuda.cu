@@ -408,7 +408,7 @@ static void submit(struct gpu_device *d, const struct gpu_batch *batch)
     for (size_t i = 0; i < batch->n; i++)
         if (batch->commands[i].args_bytes != args_bytes[batch->commands[i].launch.kernel])
             abort();
-    if (is_broken(d) || 
+    if (is_broken(d) ||
         !check(d, "copying", copies_send(&c->copies, batch->lists, batch->host_lists,
                                          batch->list_bytes)))
         return;

@@ -218,7 +218,8 @@ GPU_FN void gpu_chain_check(const struct gpu_row_chain_args &a, uint32_t n,
  * of its lane at a time. Behind the row are zeros up to a multiple of 64: they change no sum. */
 
 #define GPU_TURNED_STEP 64u
-#define GPU_TURNED_FLOATS(dim) ((dim) + GPU_LANES * 4)
+#define GPU_TURNED_FLOATS(dim)                                                                     \
+    (((dim) + GPU_TURNED_STEP - 1) / GPU_TURNED_STEP * GPU_TURNED_STEP + GPU_LANES * 4)
 
 struct gpu_turned_row {
     gpu_shared<float> at;

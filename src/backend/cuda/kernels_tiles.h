@@ -108,7 +108,7 @@ SHARED_HOST_FN void gpu_place_product(struct gpu_product *p, uint32_t n_blocks[G
 {
     p->tile = gpu_tile_size_of(p);
     p->n_across = (p->end - p->begin + p->tile.rows - 1) / p->tile.rows;
-    p->over_across = (uint32_t)((UINT64_C(1) << 32) / p->n_across) + 1;
+    p->over_across = p->n_across > 0 ? (uint32_t)((UINT64_C(1) << 32) / p->n_across) + 1 : 0;
     p->log_split = 0;
     while (1u << p->log_split < gpu_one_split(&p->w))
         p->log_split++;
