@@ -110,6 +110,8 @@ int cluster_load(struct cluster *c, const struct sequence *s, uint64_t identity,
                  struct fm_error *err);
 /* The parts beside a file that is removed are removed, too. */
 void cluster_drop(struct cluster *c, const char *path);
+/* Parts in a folder that a killed process left unfinished are removed. */
+void cluster_tidy(struct cluster *c, const char *folder);
 
 #ifdef __cplusplus
 }

@@ -61,6 +61,7 @@ enum question_kind {
     ASK_SAVE, /* sequence, positions; struct part_request and a path */
     ASK_LOAD,
     ASK_DROP, /* a path */
+    ASK_TIDY, /* a folder */
 };
 
 struct question {
@@ -115,8 +116,6 @@ struct member {
     struct transport_send note_sends[NOTES_AHEAD];
     uint32_t next_note;
     uint64_t told_ns; /* when it last told its numbers */
-    struct control_slot pong, fail;
-    struct control in;
 };
 
 enum join_step { STEP_NONE, STEP_MODEL, STEP_LIMITS, STEP_READY, STEP_OPEN };
@@ -153,6 +152,9 @@ struct cluster {
     char *note;         /* one that arrives */
     uint64_t note_bytes;
     struct member member;
+    /* Another rank's messages to the first one. They may be on their way while models change. */
+    struct control_slot pong, fail;
+    struct control control_in;
 };
 
 /* ---- link.c */
@@ -193,6 +195,7 @@ int part_save(struct cluster *c, const struct sequence *s, const struct part_req
 int part_load(struct cluster *c, struct sequence *s, const struct part_request *request,
               uint32_t n_positions, const char *path, struct fm_error *err);
 void part_drop(struct cluster *c, const char *path);
+void part_tidy(struct cluster *c, const char *folder);
 
 #ifdef __cplusplus
 }

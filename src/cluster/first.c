@@ -560,12 +560,22 @@ int cluster_load(struct cluster *c, const struct sequence *s, uint64_t identity,
     return ask_for_part(c, ASK_LOAD, s, &request, n_positions, ids, path, err);
 }
 
-void cluster_drop(struct cluster *c, const char *path)
+static void ask_about(struct cluster *c, enum question_kind kind, const char *path)
 {
-    const struct question q = {.kind = ASK_DROP, .bytes = (uint32_t)strlen(path) + 1};
+    const struct question q = {.kind = kind, .bytes = (uint32_t)strlen(path) + 1};
     struct wire w;
     if (q.bytes <= LIMIT_PATH_BYTES)
         (void)ask(c, &q, path, &w, NULL);
+}
+
+void cluster_drop(struct cluster *c, const char *path)
+{
+    ask_about(c, ASK_DROP, path);
+}
+
+void cluster_tidy(struct cluster *c, const char *folder)
+{
+    ask_about(c, ASK_TIDY, folder);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */

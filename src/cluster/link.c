@@ -184,13 +184,14 @@ static void note_cancel(struct member *m, uint64_t number, uint32_t segment)
 void link_answer(struct cluster *c)
 {
     struct member *m = &c->member;
-    if (c->alarm != 0 && send_control(c, 0, &m->pong, CONTROL_PONG, HERE, 0))
+    const struct control *in = &c->control_in;
+    if (c->alarm != 0 && send_control(c, 0, &c->pong, CONTROL_PONG, HERE, 0))
         c->alarm = 0;
-    while (!c->is_lost && take_control(c, 0, &m->in)) {
-        if (m->in.kind == CONTROL_PING)
-            (void)send_control(c, 0, &m->pong, CONTROL_PONG, m->in.number, 0);
-        else if (m->in.kind == CONTROL_CANCEL)
-            note_cancel(m, m->in.number, m->in.segment);
+    while (!c->is_lost && take_control(c, 0, &c->control_in)) {
+        if (in->kind == CONTROL_PING)
+            (void)send_control(c, 0, &c->pong, CONTROL_PONG, in->number, 0);
+        else if (in->kind == CONTROL_CANCEL)
+            note_cancel(m, in->number, in->segment);
     }
 }
 

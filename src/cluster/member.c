@@ -70,9 +70,7 @@ void member_close(struct cluster *c)
     mem_free(c->note);
     c->has_sequence = c->was_told = NULL;
     c->note = NULL;
-    const struct control_slot pong = m->pong; /* may still be on its way */
     *m = (struct member){0};
-    m->pong = pong;
 }
 
 void member_stats(const struct cluster *c, struct cluster_rank_stats *stats)
@@ -520,9 +518,13 @@ static int answer(struct cluster *c, const struct question *q, const char *bytes
     case ASK_LOAD:
         return answer_part(c, q, bytes, err);
     case ASK_DROP:
+    case ASK_TIDY:
         if (q->bytes == 0 || bytes[q->bytes - 1] != '\0')
             break;
-        part_drop(c, bytes);
+        if (q->kind == ASK_DROP)
+            part_drop(c, bytes);
+        else
+            part_tidy(c, bytes);
         return 0;
     }
     return err_set(err, FM_ERR_FORMAT, "question %u of the cluster is damaged", q->kind);
@@ -579,7 +581,7 @@ static int handle(struct cluster *c, uint64_t n, bool *is_over, struct fm_error 
 /* Tells the first rank why this one ends. */
 static void tell_failure(struct cluster *c, const struct fm_error *err)
 {
-    struct control_slot *slot = &c->member.fail;
+    struct control_slot *slot = &c->fail;
     struct pause pause = {0};
     const uint64_t begin_ns = plat_now_ns();
     slot->message = (struct control){.kind = CONTROL_FAIL};

@@ -163,3 +163,31 @@ void part_drop(struct cluster *c, const char *path)
     (void)plat_dir_remove(&place.dir, place.name, NULL, NULL); /* it may not be there */
     plat_dir_close(&place.dir);
 }
+
+/* What part_tidy looks for: names of this rank's unfinished parts. */
+struct tidying {
+    const struct plat_dir *dir;
+    char suffix[48];
+};
+
+static int tidy_name(void *ctx, const char *name, struct fm_error *err)
+{
+    const struct tidying *t = ctx;
+    const size_t n = strlen(name), n_suffix = strlen(t->suffix);
+    (void)err;
+    if (n > n_suffix && strcmp(name + n - n_suffix, t->suffix) == 0)
+        (void)plat_dir_remove(t->dir, name, NULL, NULL); /* it may be gone */
+    return 0;
+}
+
+void part_tidy(struct cluster *c, const char *folder)
+{
+    struct plat_dir dir;
+    struct tidying t = {.dir = &dir};
+    (void)snprintf(t.suffix, sizeof t.suffix, ".fmsnap.rank%u.part", c->rank);
+    if (plat_dir_open(folder, PLAT_OWN_LINK, &dir, NULL) != 0)
+        return; /* there is none */
+    if (plat_dir_check_own(&dir, NULL) == 0)
+        (void)plat_dir_each_name(&dir, tidy_name, &t, NULL);
+    plat_dir_close(&dir);
+}

@@ -249,6 +249,8 @@ int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t max_byte
         return rc;
     }
     make_private(store);
+    if (store->is_writer && model->cluster != NULL)
+        cluster_tidy(model->cluster, store->path);
     if (store->is_writer)
         make_room(store, 0);
     *out = store;
