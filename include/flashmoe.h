@@ -353,6 +353,20 @@ struct fm_batch_item {
 FM_API int fm_eval_batch(struct fm_model *model, struct fm_batch_item *items, size_t n_items,
                          struct fm_error *err);
 
+/* The same in two parts. When other ranks have layers of the model, fm_eval_begin returns as soon
+ * as they have the tokens, and other evaluations can begin meanwhile, of other sessions.
+ * Otherwise it computes them itself. `items` and their ids stay where they are, and their
+ * sessions are left alone but for fm_session_cancel, until fm_eval_end. Begin returns 0 or
+ * FM_ERR_ARG, and then nothing has begun; end waits and returns what fm_eval_batch does. Every
+ * evaluation has to be ended. */
+struct fm_evaluation;
+FM_API int fm_eval_begin(struct fm_model *model, struct fm_batch_item *items, size_t n_items,
+                         struct fm_evaluation **out, struct fm_error *err);
+FM_API int fm_eval_end(struct fm_evaluation *evaluation, struct fm_error *err);
+/* Returns how many evaluations should be under way at a time, so that all ranks have work: 1 if
+ * this process has all layers. */
+FM_API unsigned fm_model_evaluations(const struct fm_model *model);
+
 struct fm_failure {
     int code;          /* as fm_batch_item.rc; 0: no failure */
     int layer, expert; /* the weights at fault; -1: none in particular */

@@ -20,7 +20,8 @@ struct cluster;
 
 /* What a rank says of itself. Plain numbers that travel as they are. */
 struct cluster_rank_stats {
-    uint32_t first_layer, end_layer, n_threads, unused;
+    uint32_t first_layer, end_layer, n_threads;
+    uint32_t n_expert_layers; /* of these layers */
     uint64_t budget, cache, resident_peak;
     struct expert_cache_stats experts;
     uint64_t busy_ns, bytes_sent, n_messages;
@@ -82,6 +83,10 @@ const char *cluster_lost(const struct cluster *c);
  * died, computing ends all the same. */
 enum { CLUSTER_LOOKS = 1, CLUSTER_ENDS };
 void cluster_alarm(struct cluster *c, int alarm);
+/* The first rank computes: lets messages go on, if that was not done just now. */
+void cluster_look(struct cluster *c);
+/* Returns whether every rank has room for all its experts, as far as it has told. */
+bool cluster_is_resident(const struct cluster *c);
 /* Asks all ranks how they are, if they can be asked now. */
 void cluster_refresh(struct cluster *c);
 void cluster_stats(struct cluster *c, uint32_t rank, struct cluster_rank_stats *stats);

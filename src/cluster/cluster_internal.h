@@ -97,6 +97,9 @@ struct member_sequence {
 };
 
 #define RECENT_CANCELS 32
+/* Passes under way, at most. Fewer than three for each other rank, which computes one and has two
+ * to send: so the ring cannot come to a stop with all of them full. */
+#define CLUSTER_PASSES (2 * CLUSTER_RANKS)
 
 struct member {
     struct member_sequence *sequences; /* [max_segments] */
@@ -116,6 +119,13 @@ struct member {
     struct transport_send note_sends[NOTES_AHEAD];
     uint32_t next_note;
     uint64_t told_ns; /* when it last told its numbers */
+};
+
+/* A pass whose rows other ranks have. */
+struct away {
+    const struct pass *pass;
+    uint64_t number;
+    bool *was_told; /* [max_segments]: the others know that a segment is cancelled */
 };
 
 enum join_step { STEP_NONE, STEP_MODEL, STEP_LIMITS, STEP_READY, STEP_OPEN };
@@ -144,11 +154,15 @@ struct cluster {
     uint64_t number;
     uint64_t busy_ns, bytes_sent, n_messages;
     uint64_t away_ns, refreshed_ns;
+    uint64_t landed_ns; /* when a pass last came back */
+    uint64_t looked_ns; /* while this rank computed */
     /* The first rank's. */
     struct wire_op ops[WIRE_OPS];
     uint32_t n_ops;
     bool *has_sequence; /* [max_segments] */
-    bool *was_told;     /* [max_segments]: the others know that a segment is cancelled */
+    struct away away[CLUSTER_PASSES]; /* in the order in which they were sent */
+    uint32_t n_away;
+    bool *told; /* [CLUSTER_PASSES, max_segments], of these */
     char *note;         /* one that arrives */
     uint64_t note_bytes;
     struct member member;

@@ -52,8 +52,9 @@ static bool send_message(struct cluster *c, char *bytes, uint64_t n)
     return false;
 }
 
-/* Receives the message that has been around, if it is there. Returns false: lost. */
-static bool receive_message(struct cluster *c, struct wire *w, bool *is_there)
+/* Receives the message that has been around, if it is there; it has this number. Returns false:
+ * lost. */
+static bool receive_message(struct cluster *c, uint64_t number, struct wire *w, bool *is_there)
 {
     struct fm_error err;
     uint64_t n = 0;
@@ -61,9 +62,9 @@ static bool receive_message(struct cluster *c, struct wire *w, bool *is_there)
     int rc = link_receive(c, &n, &err);
     if (rc == 0 && n > 0)
         rc = wire_read(w, c->in, n, &c->limits, &err);
-    if (rc == 0 && n > 0 && w->head->number != c->number)
+    if (rc == 0 && n > 0 && w->head->number != number)
         rc = err_set(&err, FM_ERR_FORMAT, "message %llu came back, %llu was expected",
-                     (unsigned long long)w->head->number, (unsigned long long)c->number);
+                     (unsigned long long)w->head->number, (unsigned long long)number);
     if (rc != 0)
         cluster_lose(c, c->n_ranks - 1, err.text);
     *is_there = rc == 0 && n > 0;
@@ -80,7 +81,7 @@ static void take_stats(struct cluster *c, const struct wire_result *r)
 /* ---- questions ------------------------------------------------------------------------------- */
 
 /* Asks all ranks and waits for their answers, which stay in `w` until the next message. The first
- * error of a rank is the result. */
+ * error of a rank is the result. Passes that are away come back before. */
 static int ask(struct cluster *c, const struct question *q, const void *bytes, struct wire *w,
                struct fm_error *err)
 {
@@ -89,6 +90,7 @@ static int ask(struct cluster *c, const struct question *q, const void *bytes, s
     struct pause pause = {0};
     bool is_there = false;
     int rc = 0;
+    engine_land(c->engine);
     if (c->is_lost)
         return cluster_explain(c, err);
     char *message = begin_message(c, w, &sizes);
@@ -99,7 +101,7 @@ static int ask(struct cluster *c, const struct question *q, const void *bytes, s
         (void)send_message(c, message, wire_end(w, 0, c->limits.row_floats));
     }
     while (!c->is_lost && !is_there)
-        if (receive_message(c, w, &is_there) && !is_there && link_hear(c))
+        if (receive_message(c, c->number, w, &is_there) && !is_there && link_hear(c))
             pause_a_little(&pause);
     if (c->is_lost)
         return cluster_explain(c, err);
@@ -222,7 +224,7 @@ static void write_segment(struct wire_segment *to, const struct batch_segment *f
                  (from->wants_hidden ? SEGMENT_HIDDEN : 0) |
                  (from->wants_routes ? SEGMENT_ROUTES : 0) |
                  (from->wants_last_logits || from->wants_all_logits ? SEGMENT_LAST : 0) |
-                 SEGMENT_FIRST};
+                 (from->is_first ? SEGMENT_FIRST : 0)};
 }
 
 /* Writes what the other ranks need of a pass. Returns the bytes of the message. */
@@ -306,25 +308,27 @@ static void read_pass(struct cluster *c, const struct wire *w, struct pass *pass
     memcpy(pass->rows, w->rows, n_rows * c->limits.row_floats * sizeof(float));
 }
 
-/* Tells the others which segments are given up meanwhile. */
-static void pass_cancels(struct cluster *c, const struct pass *pass)
+/* Tells the others which segments of a pass that is away are given up meanwhile. */
+static void tell_cancels(struct cluster *c, const struct away *away)
 {
+    const struct pass *pass = away->pass;
     for (uint32_t s = 0; s < pass->n_segments; s++) {
         const uint32_t i = pass->in_batch[s];
-        if (!c->was_told[i] && pass_is_given_up(pass, s))
-            c->was_told[i] = link_cancel(c, c->number, i);
+        if (!away->was_told[i] && pass_is_given_up(pass, s))
+            away->was_told[i] = link_cancel(c, away->number, i);
     }
 }
 
 /* Shows a note to the observers of the first rank. */
-static void show_note(struct cluster *c, const struct pass *pass, uint64_t n)
+static void show_note(struct cluster *c, const struct away *away, uint64_t n)
 {
+    const struct pass *pass = away->pass;
     const struct note *note = (const struct note *)(const void *)c->note;
     const struct batch_hooks *hooks = &pass->batch->hooks;
     const void *bytes = note + 1;
     const uint32_t k = c->engine->model->shape.n_experts_per_token;
     const uint64_t floats = c->limits.row_floats * sizeof(float);
-    if (n < sizeof *note || note->number != c->number ||
+    if (n < sizeof *note || note->number != away->number ||
         note->segment >= pass->batch->n_segments)
         return;
     if (note->kind == NOTE_HIDDEN && n == sizeof *note + floats)
@@ -336,8 +340,9 @@ static void show_note(struct cluster *c, const struct pass *pass, uint64_t n)
         hooks->times(hooks->ctx, note->layer, &note->times);
 }
 
-/* Receives the notes that are there. Returns how many. */
-static uint64_t take_notes(struct cluster *c, const struct pass *pass)
+/* Receives the notes that are there. Returns how many. A pass with notes is the only one that is
+ * away. */
+static uint64_t take_notes(struct cluster *c, const struct away *away)
 {
     uint64_t n, n_notes = 0;
     struct fm_error err;
@@ -346,7 +351,7 @@ static uint64_t take_notes(struct cluster *c, const struct pass *pass)
             if (c->t->ops->receive(c->t, i, CHANNEL_NOTE, c->note, c->note_bytes, &n, &err) != 0)
                 cluster_lose(c, i, err.text);
             else if (n > 0)
-                show_note(c, pass, n);
+                show_note(c, away, n);
             n_notes += n > 0;
         } while (!c->is_lost && n > 0);
     }
@@ -381,44 +386,96 @@ static uint64_t others_busy_ns(const struct cluster *c)
     return sum;
 }
 
-static void run(void *ctx, struct pass *pass)
+static void send_pass(void *ctx, const struct pass *pass)
 {
     struct cluster *c = ctx;
     const struct batch *batch = pass->batch;
-    uint64_t n_notes = 0, n_expected = 0;
-    bool is_there = false;
-    struct pause pause = {0};
     struct wire w;
     struct wire_head sizes = {.kind = WIRE_RUN, .n_segments = batch->n_segments,
                               .flags = batch->hooks.times != NULL ? WIRE_TIMED : 0};
-    const bool has_notes = wants_notes(pass);
-    const uint64_t begin_ns = plat_now_ns();
-    for (uint32_t i = 0; i < batch->n_segments; i++) {
+    for (uint32_t i = 0; i < batch->n_segments; i++)
         sizes.n_tokens += batch->segments[i].n_tokens;
-        c->was_told[i] = false;
-    }
     char *message = c->is_lost ? NULL : begin_message(c, &w, &sizes);
     if (message != NULL)
         (void)send_message(c, message, write_pass(c, &w, pass));
-    while (!c->is_lost && (!is_there || n_notes < n_expected)) {
+    assert(c->n_away < CLUSTER_PASSES);
+    struct away *away = &c->away[c->n_away++];
+    const uint64_t slot = c->number % CLUSTER_PASSES; /* the numbers of those away follow */
+    *away = (struct away){.pass = pass, .number = c->number,
+                          .was_told = c->told + slot * c->limits.max_segments};
+    memset(away->was_told, 0, c->limits.max_segments * sizeof *away->was_told);
+    if (c->n_away == 1)
+        c->landed_ns = plat_now_ns();
+}
+
+/* Waits for the first pass that is away. Returns false: lost. */
+static bool await_pass(struct cluster *c, struct wire *w)
+{
+    const struct away *away = &c->away[0];
+    const bool has_notes = wants_notes(away->pass);
+    uint64_t n_notes = 0, n_expected = 0;
+    bool is_there = false;
+    struct pause pause = {0};
+    while (!c->is_lost) {
         if (has_notes)
-            n_notes += take_notes(c, pass);
-        if (!is_there && receive_message(c, &w, &is_there) && is_there)
-            n_expected = count_notes(&w);
+            n_notes += take_notes(c, away);
+        if (!is_there && receive_message(c, away->number, w, &is_there) && is_there)
+            n_expected = count_notes(w);
         if (is_there && n_notes >= n_expected)
-            break;
-        pass_cancels(c, pass);
+            return true;
+        for (uint32_t i = 0; i < c->n_away; i++)
+            tell_cancels(c, &c->away[i]);
         if (link_hear(c))
             pause_a_little(&pause);
     }
-    c->away_ns += plat_now_ns() - begin_ns;
-    if (c->is_lost)
-        fail_all(c, pass);
-    else
+    return false;
+}
+
+static void receive_pass(void *ctx, struct pass *pass)
+{
+    struct cluster *c = ctx;
+    struct wire w;
+    assert(c->n_away > 0 && c->away[0].pass == pass);
+    const bool is_there = await_pass(c, &w);
+    const uint64_t now_ns = plat_now_ns();
+    c->away_ns += now_ns - c->landed_ns;
+    c->landed_ns = now_ns;
+    memmove(c->away, c->away + 1, --c->n_away * sizeof c->away[0]);
+    if (is_there)
         read_pass(c, &w, pass);
+    else
+        fail_all(c, pass);
 }
 
 /* ---- knowing --------------------------------------------------------------------------------- */
+
+/* How often messages get time while layers are computed. */
+#define LOOK_NS 200000ull
+
+void cluster_look(struct cluster *c)
+{
+    const uint64_t now_ns = plat_now_ns();
+    if (c->n_away == 0 || c->is_lost || now_ns - c->looked_ns < LOOK_NS)
+        return;
+    c->looked_ns = now_ns;
+    for (unsigned i = 0; i < 2; i++)
+        (void)c->t->ops->is_sent(c->t, &c->out_sends[i]);
+}
+
+bool cluster_is_resident(const struct cluster *c)
+{
+    const uint32_t n_experts = c->engine->model->shape.n_experts;
+    for (uint32_t i = 0; i < c->n_ranks; i++) {
+        struct cluster_rank_stats s;
+        if (i == c->rank)
+            member_stats(c, &s);
+        else
+            s = c->peers[i].stats;
+        if (s.experts.n_slots < (uint64_t)s.n_expert_layers * n_experts)
+            return false;
+    }
+    return true;
+}
 
 /* A server asks after every pass: not all of these go around the ring. */
 #define REFRESH_NS 20000000ull
@@ -426,7 +483,8 @@ static void run(void *ctx, struct pass *pass)
 void cluster_refresh(struct cluster *c)
 {
     const uint64_t now_ns = plat_now_ns();
-    if (c->step != STEP_OPEN || c->is_lost || now_ns - c->refreshed_ns < REFRESH_NS)
+    if (c->step != STEP_OPEN || c->is_lost || now_ns - c->refreshed_ns < REFRESH_NS ||
+        c->n_away > 0) /* passes tell it, too, and need not wait for it */
         return;
     (void)ask_simply(c, ASK_STATS, 0, 0, NULL);
     c->refreshed_ns = plat_now_ns();
@@ -584,7 +642,8 @@ void first_init(struct cluster *c)
 {
     c->far = (struct sequence_far){.ctx = c, .clear = far_clear, .copy_state = far_copy_state,
                                    .copy_kv = far_copy_kv, .repeat = far_repeat, .free = far_free};
-    c->remote.run = run;
+    c->remote.send = send_pass;
+    c->remote.receive = receive_pass;
     c->remote.far = &c->far;
     c->remote.new_sequence = new_sequence;
     c->remote.reach = reach;
@@ -610,7 +669,7 @@ void cluster_end(struct cluster *c)
         if (message != NULL)
             (void)send_message(c, message, wire_end(&w, 0, c->limits.row_floats));
         while (!c->is_lost && !is_there)
-            if (receive_message(c, &w, &is_there) && !is_there && link_hear(c))
+            if (receive_message(c, c->number, &w, &is_there) && !is_there && link_hear(c))
                 pause_a_little(&pause);
     }
     link_close(c);

@@ -385,7 +385,8 @@ static void set_cut(struct cluster *c, struct engine *e, uint32_t first, uint32_
 {
     e->cut = (struct engine_cut){.is_on = true, .first_layer = first, .end_layer = end,
                                  .with_head = c->rank == 0, .is_process = c->is_process,
-                                 .n_row_copies = 3};
+                                 .n_row_copies = 3,
+                                 .n_passes = c->rank == 0 ? 2 * c->n_ranks : 1};
     e->remote = &c->remote;
     c->engine = e;
 }

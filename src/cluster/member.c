@@ -31,13 +31,13 @@ int member_open(struct cluster *c, struct fm_error *err)
     m->note_bytes = mem_round_up(m->note_bytes, MEM_CACHE_LINE);
     c->note_bytes = m->note_bytes;
     c->has_sequence = mem_new(n, sizeof *c->has_sequence, "the cluster", err);
-    c->was_told = mem_new(n, sizeof *c->was_told, "the cluster", err);
+    c->told = mem_new((size_t)CLUSTER_PASSES * n, sizeof *c->told, "the cluster", err);
     c->note = mem_new_aligned(MEM_CACHE_LINE, c->note_bytes, "the cluster", err);
     m->sequences = mem_new(n, sizeof *m->sequences, "the cluster", err);
     m->segments = mem_new(n, sizeof *m->segments, "the cluster", err);
     m->is_left = mem_new(n, sizeof *m->is_left, "the cluster", err);
     m->notes = mem_new_aligned(MEM_CACHE_LINE, NOTES_AHEAD * m->note_bytes, "the cluster", err);
-    return c->has_sequence == NULL || c->was_told == NULL || c->note == NULL ||
+    return c->has_sequence == NULL || c->told == NULL || c->note == NULL ||
                    m->sequences == NULL || m->segments == NULL || m->is_left == NULL ||
                    m->notes == NULL
                ? FM_ERR_NOMEM
@@ -66,9 +66,10 @@ void member_close(struct cluster *c)
     mem_free(m->is_left);
     mem_free(m->notes);
     mem_free(c->has_sequence);
-    mem_free(c->was_told);
+    mem_free(c->told);
     mem_free(c->note);
-    c->has_sequence = c->was_told = NULL;
+    c->has_sequence = c->told = NULL;
+    c->n_away = 0;
     c->note = NULL;
     *m = (struct member){0};
 }
@@ -78,6 +79,7 @@ void member_stats(const struct cluster *c, struct cluster_rank_stats *stats)
     const struct stage *stage = own_stage(c);
     *stats = (struct cluster_rank_stats){
         .first_layer = stage->model->first_layer, .end_layer = stage->model->end_layer,
+        .n_expert_layers = model_n_own_expert_layers(stage->model),
         .n_threads = stage->budget.n_threads, .budget = stage->budget.total,
         .cache = stage->budget.cache, .resident_peak = plat_resident_peak_bytes(),
         .busy_ns = c->busy_ns, .bytes_sent = c->bytes_sent, .n_messages = c->n_messages};
@@ -387,7 +389,7 @@ static void add_results(struct cluster *c)
 static int run_pass(struct cluster *c, struct wire *w, struct fm_error *err)
 {
     struct member *m = &c->member;
-    struct pass *pass = &c->engine->pass;
+    struct pass *pass = &c->engine->passes[0];
     int rc = take_segments(c, w, err);
     if (rc != 0 || !begin_reply(c, w))
         return rc != 0 ? rc : cluster_explain(c, err);

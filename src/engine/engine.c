@@ -262,6 +262,25 @@ static int open_stages(struct engine *e, const struct fm_model_options *options,
     return rc;
 }
 
+/* Rows are in one place: a pass uses it while it is on the stages, not while it is away. */
+static int open_passes(struct engine *e, const struct pass_options *options, struct fm_error *err)
+{
+    const uint32_t n = e->cut.n_passes > 1 ? e->cut.n_passes : 1;
+    const struct pass_options without_rows = {.max_rows = options->max_rows,
+                                              .max_segments = options->max_segments};
+    int rc = 0;
+    e->passes = mem_new(n, sizeof *e->passes, "the batches", err);
+    e->away = mem_new(n, sizeof *e->away, "the batches", err);
+    if (e->passes == NULL || e->away == NULL)
+        return FM_ERR_NOMEM;
+    e->n_passes = n;
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        rc = pass_open(&e->passes[i], i == 0 ? options : &without_rows, err);
+        e->passes[i].rows = e->passes[0].rows;
+    }
+    return rc;
+}
+
 int engine_open(struct engine *e, const char *path, const struct fm_model_options *options,
                 struct fm_error *err)
 {
@@ -288,7 +307,7 @@ int engine_open(struct engine *e, const char *path, const struct fm_model_option
     const struct pass_options pass = {
         .max_rows = b->max_rows, .max_segments = b->n_sessions,
         .row_floats = e->n_stages > 1 || e->cut.is_on ? e->model->shape.row_floats : 0};
-    rc = pass_open(&e->pass, &pass, err);
+    rc = open_passes(e, &pass, err);
     if (rc == 0)
         elastic_start(e);
     return rc;
@@ -304,20 +323,57 @@ void engine_close(struct engine *e)
     gpu_drop(&e->gpu);
     mem_free(e->stages);
     model_close(e->model);
-    pass_close(&e->pass);
+    for (uint32_t i = 0; i < e->n_passes; i++)
+        pass_close(&e->passes[i]);
+    mem_free(e->passes);
+    mem_free(e->away);
     *e = (struct engine){0};
 }
 
-void engine_run(struct engine *e, const struct batch *batch)
+struct pass *engine_begin(struct engine *e, const struct batch *batch)
 {
-    pass_begin(&e->pass, batch);
-    for (uint32_t i = 0; i < e->n_stages && e->pass.n_segments > 0; i++)
-        forward_run(e->stages[i].forward, &e->pass);
-    if (e->remote != NULL && e->pass.n_segments > 0)
-        e->remote->run(e->remote->ctx, &e->pass);
-    if (e->remote != NULL && e->pass.n_segments > 0)
-        forward_run_head(e->stages[0].forward, &e->pass);
-    pass_end(&e->pass);
+    struct pass *pass = e->passes;
+    while (pass->is_used)
+        pass++;
+    assert(pass < e->passes + e->n_passes);
+    pass->is_used = true;
+    pass_begin(pass, batch);
+    for (uint32_t i = 0; i < e->n_stages && pass->n_segments > 0; i++)
+        forward_run(e->stages[i].forward, pass);
+    if (e->remote != NULL && pass->n_segments > 0) {
+        e->remote->send(e->remote->ctx, pass);
+        pass->is_away = true;
+        e->away[e->n_away++] = pass;
+    }
+    pass_end(pass);
+    return pass;
+}
+
+/* Ends the pass that was sent first. */
+static void land_first(struct engine *e)
+{
+    struct pass *pass = e->away[0];
+    const struct batch_hooks *hooks = &pass->batch->hooks;
+    memmove(e->away, e->away + 1, --e->n_away * sizeof *e->away);
+    pass->is_away = false;
+    if (hooks->before_head != NULL)
+        hooks->before_head(hooks->ctx);
+    e->remote->receive(e->remote->ctx, pass);
+    if (pass->n_segments > 0)
+        forward_run_head(e->stages[0].forward, pass);
+}
+
+void engine_end(struct engine *e, struct pass *pass)
+{
+    while (pass->is_away)
+        land_first(e);
+    pass->is_used = false;
+}
+
+void engine_land(struct engine *e)
+{
+    while (e->n_away > 0)
+        land_first(e);
 }
 
 /* ---- sequences ------------------------------------------------------------------------------- */

@@ -29,6 +29,7 @@ struct engine_cut {
     bool with_head;       /* the first rank has it */
     bool is_process;      /* the budget counts the program; of several threads, the first one's */
     uint32_t n_row_copies; /* of a batch's rows, on their way to and from other ranks */
+    uint32_t n_passes;     /* that may be under way */
 };
 
 /* What other ranks do for this one. All functions are called on the thread that drives the engine.
@@ -37,9 +38,12 @@ struct engine_remote {
     void *ctx;
     /* Context and rows of a batch become what all ranks have room for. */
     int (*agree)(void *ctx, uint32_t *n_context, uint32_t *max_rows, struct fm_error *err);
-    /* Takes the rows of the pass through the layers of the other ranks. Segments that fail there
-     * leave the pass: the fault hook is called. */
-    void (*run)(void *ctx, struct pass *pass);
+    /* Sends the rows of the pass on their way through the layers of the other ranks. The sequences
+     * have not advanced yet. */
+    void (*send)(void *ctx, const struct pass *pass);
+    /* Waits for the rows of the pass that was sent first of those that are away. Segments that have
+     * failed leave the pass: the fault hook is called. */
+    void (*receive)(void *ctx, struct pass *pass);
     const struct sequence_far *far;
     int (*new_sequence)(void *ctx, uint32_t *id, struct fm_error *err);
     int (*reach)(void *ctx, struct sequence *sequence, uint32_t n_positions,
@@ -65,7 +69,9 @@ struct engine {
     const struct engine_remote *remote; /* NULL: all layers are here */
     struct stage *stages; /* [n_stages]; none before engine_open */
     uint32_t n_stages;
-    struct pass pass;
+    struct pass *passes; /* [n_passes] */
+    struct pass **away;  /* [n_passes]: those whose rows other ranks have, in their order */
+    uint32_t n_passes, n_away;
 };
 
 /* Takes the options apart that concern the engine, or says what is wrong with one, before anything
@@ -85,9 +91,15 @@ int engine_plan_gpu(const struct model *model, const struct budget_terms *host, 
                     const struct fm_model_options *options, struct budget *device,
                     struct budget *beside, struct fm_error *err);
 
-/* Takes a batch through all stages and advances its sequences, but for those that are given up.
- * These have to go back: sequence_rewind. */
-void engine_run(struct engine *e, const struct batch *batch);
+/* Takes a batch through the stages that are here and advances its sequences, but for those that are
+ * given up. Other ranks may have further layers: other passes can begin meanwhile, also of the same
+ * sequences, as long as one is free. `batch` stays where it is until engine_end. */
+struct pass *engine_begin(struct engine *e, const struct batch *batch);
+/* Waits for what other ranks compute of the pass, and of those that began before it, and computes
+ * their heads. Sequences of segments that were given up have to go back: sequence_rewind. */
+void engine_end(struct engine *e, struct pass *pass);
+/* Computes all passes that are away to their ends. engine_end follows for each. */
+void engine_land(struct engine *e);
 
 /* A sequence with a part in every stage. */
 int engine_new_sequence(const struct engine *e, struct sequence **out, struct fm_error *err);

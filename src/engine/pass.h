@@ -17,10 +17,12 @@ extern "C" {
 struct batch_segment {
     struct sequence *sequence;
     const int32_t *tokens; /* checked by the caller: 0 <= token < vocabulary */
-    const int32_t *before; /* [position of the sequence] the tokens before them */
+    const int32_t *before; /* [position] the tokens before them */
+    uint32_t position; /* of the sequence, before these tokens */
     uint32_t n_tokens;
     uint32_t n_drafts; /* of these tokens: the last ones, behind one token (sequence_expect) */
     bool wants_last_logits, wants_all_logits, wants_hidden, wants_routes;
+    bool is_first; /* of an evaluation */
     struct mtp_state *mtp; /* follows the tokens (mtp.h); NULL: there is none */
 };
 
@@ -68,6 +70,9 @@ struct batch_hooks {
     void (*logits)(void *ctx, uint32_t segment, uint32_t row, const float *logits);
     /* The host is about to wait for a device: there is time for what can be done now. */
     void (*idle)(void *ctx);
+    /* Rows have come back from other ranks, and the head follows: there is no batch on the stages
+     * now. NULL: nobody wants to know. */
+    void (*before_head)(void *ctx);
     /* After every layer, and once more after the head; NULL: no clock is looked at. */
     void (*times)(void *ctx, uint32_t layer, const struct batch_times *times);
 };
@@ -86,6 +91,8 @@ struct pass_options {
 
 struct pass {
     struct pass_options options;
+    bool is_used; /* from engine_begin to engine_end */
+    bool is_away; /* other ranks have its rows */
     const struct batch *batch;
     bool is_decode; /* one token of each segment, and drafts */
     uint32_t n_rows, n_segments;

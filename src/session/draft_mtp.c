@@ -13,20 +13,22 @@ int draft_mtp_open(struct fm_session *s, struct fm_error *err)
                           e->model->shape.hidden, err);
 }
 
-/* Returns the row at a position whose hidden state is known; `token` follows the session's last. */
-static struct mtp_row row_at(const struct fm_session *s, uint32_t position, int32_t token)
+/* Returns the row at a position whose hidden state is known. `token` follows the session's first
+ * n_ids. */
+static struct mtp_row row_at(const struct fm_session *s, uint32_t position, uint32_t n_ids,
+                             int32_t token)
 {
     const struct mtp_state *mtp = &s->mtp;
     const uint32_t hidden = s->owner->engine.model->shape.hidden;
     assert(position >= mtp->first && position - mtp->first < mtp->n_hidden);
     return (struct mtp_row){
         .sequence = s->sequence, .place = mtp->n_rows, .position = position,
-        .token = position + 1 < s->sequence->position ? s->ids[position + 1] : token,
+        .token = position + 1 < n_ids ? s->ids[position + 1] : token,
         .hidden = mtp->hidden + (size_t)(position - mtp->first) * hidden};
 }
 
 /* Writes the rows that the session lacks up to the position `end`. Returns how many. */
-static uint32_t missing_rows(struct fm_session *s, int32_t token, uint32_t end,
+static uint32_t missing_rows(struct fm_session *s, uint32_t n_ids, int32_t token, uint32_t end,
                              struct mtp_row *rows)
 {
     struct mtp_state *mtp = &s->mtp;
@@ -34,17 +36,17 @@ static uint32_t missing_rows(struct fm_session *s, int32_t token, uint32_t end,
     if (mtp->n_rows > 0 && mtp->positions[mtp->n_rows - 1] >= at)
         at = mtp->positions[mtp->n_rows - 1] + 1;
     for (; at < end && at < mtp->first + mtp->n_hidden; at++) {
-        rows[n++] = row_at(s, at, token);
+        rows[n++] = row_at(s, at, n_ids, token);
         mtp_state_add(mtp, at);
     }
     return n;
 }
 
 /* Makes the rows that the session lacks up to the position `end`. Returns how many. */
-static uint32_t make_rows(struct fm_session *s, int32_t token, uint32_t end)
+static uint32_t make_rows(struct fm_session *s, uint32_t n_ids, int32_t token, uint32_t end)
 {
     struct fm_model *m = s->owner;
-    const uint32_t n = missing_rows(s, token, end, m->mtp_rows);
+    const uint32_t n = missing_rows(s, n_ids, token, end, m->mtp_rows);
     if (n > 0)
         engine_mtp_keep(&m->engine, m->mtp_rows, n);
     return n;
@@ -57,7 +59,7 @@ void draft_mtp_follow(struct fm_session *s, const struct batch_segment *next)
     if (m->mtp_rows == NULL ||
         (!is_prompt && !mtp_state_is_full(&s->mtp, engine_limits(&m->engine)->n_drafts)))
         return;
-    (void)make_rows(s, next->tokens[0], s->sequence->position);
+    (void)make_rows(s, next->position, next->tokens[0], next->position);
     mtp_state_trim(&s->mtp, m->engine.model->shape.hidden);
 }
 
@@ -79,7 +81,8 @@ static bool is_predicted(const struct fm_batch_item *item, uint32_t depth)
  * draft before and are forgotten. */
 static struct mtp_row drafting_row(struct fm_session *s, uint32_t depth)
 {
-    struct mtp_row row = row_at(s, s->sequence->position - 1, s->draft.tokens[0]);
+    const uint32_t end = s->sequence->position;
+    struct mtp_row row = row_at(s, end - 1, end, s->draft.tokens[0]);
     if (depth > 1) {
         row.place += depth - 2; /* the first is counted already */
         row.position += depth - 1;
@@ -160,7 +163,7 @@ static uint32_t prepare(struct fm_session *s)
     s->draft.chain = (struct draft_chain){.is_right = 1};
     if (session_reach(s, position + 1 + s->draft.n, NULL) != 0)
         s->draft.n = 0;
-    return s->draft.n > 0 ? make_rows(s, s->draft.tokens[0], position - 1) : 0;
+    return s->draft.n > 0 ? make_rows(s, position, s->draft.tokens[0], position - 1) : 0;
 }
 
 uint64_t draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items,

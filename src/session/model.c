@@ -209,10 +209,19 @@ static int open_routes(struct fm_model *m, const struct fm_model_options *option
 static int open_batch(struct fm_model *m, struct fm_error *err)
 {
     const uint32_t n = engine_limits(&m->engine)->n_sessions;
-    m->segments = mem_new(n, sizeof *m->segments, "the batch", err);
-    m->segment_sessions = mem_new(n, sizeof *m->segment_sessions, "the batch", err);
-    if (m->segments == NULL || m->segment_sessions == NULL)
+    m->evaluations = mem_new(n, sizeof *m->evaluations, "the batch", err);
+    m->flights = mem_new(m->engine.n_passes, sizeof *m->flights, "the batch", err);
+    m->in_flight = mem_new(m->engine.n_passes, sizeof *m->in_flight, "the batch", err);
+    if (m->evaluations == NULL || m->flights == NULL || m->in_flight == NULL)
         return FM_ERR_NOMEM;
+    m->n_flights = m->engine.n_passes;
+    for (uint32_t i = 0; i < m->n_flights; i++) {
+        struct flight *f = &m->flights[i];
+        f->segments = mem_new(n, sizeof *f->segments, "the batch", err);
+        f->items = mem_new(n, sizeof *f->items, "the batch", err);
+        if (f->segments == NULL || f->items == NULL)
+            return FM_ERR_NOMEM;
+    }
     if (!m->engine.model->has_mtp)
         return 0;
     const uint32_t missing = mtp_max_missing(engine_limits(&m->engine)->n_drafts);
@@ -323,8 +332,13 @@ void fm_model_close(struct fm_model *m)
     tokenizer_close(m->tokenizer);
     mem_free(m->few_tokens);
     routes_close(m->routes);
-    mem_free(m->segments);
-    mem_free(m->segment_sessions);
+    for (uint32_t i = 0; i < m->n_flights; i++) {
+        mem_free(m->flights[i].segments);
+        mem_free(m->flights[i].items);
+    }
+    mem_free(m->flights);
+    mem_free(m->in_flight);
+    mem_free(m->evaluations);
     mem_free(m->mtp_rows);
     mem_free(m);
 }

@@ -118,6 +118,7 @@ int session_cluster_begin(struct fm_model *m, const char *path,
             return rc;
     }
     m->cluster = cluster->c;
+    m->n_ranks = cluster_n_ranks(cluster->c);
     return 0;
 }
 
@@ -146,6 +147,17 @@ void session_cluster_refresh(const struct fm_model *m)
 {
     if (m->cluster != NULL)
         cluster_refresh(m->cluster);
+}
+
+void session_cluster_look(const struct fm_model *m)
+{
+    if (m->cluster != NULL)
+        cluster_look(m->cluster);
+}
+
+bool session_cluster_is_resident(const struct fm_model *m)
+{
+    return m->cluster != NULL && cluster_is_resident(m->cluster);
 }
 
 /* ---- ranks that work for the first one ------------------------------------------------------- */

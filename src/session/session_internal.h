@@ -25,6 +25,30 @@ extern "C" {
 
 struct fm_decoder;
 
+/* A call of fm_eval_begin until its end. */
+struct fm_evaluation {
+    struct fm_model *m; /* NULL: nobody uses it */
+    struct fm_batch_item *items; /* an item whose rc is set is not computed any further */
+    size_t n_items;
+    uint64_t n_tokens, n_done; /* of all items; before the passes that begin next */
+    uint32_t n_flights;        /* passes that may be under way */
+    uint32_t n_under_way;
+    uint32_t n_passes, n_pass_rows; /* so far; rows of the last one */
+    uint64_t begin_ns, predict_ns;  /* predict_ns: that predicting drafts took */
+    bool is_decode;            /* one token per item, after earlier tokens */
+    long n_foreign;            /* allocations made by observers */
+};
+
+/* A pass of an evaluation. */
+struct flight {
+    struct fm_evaluation *of;
+    struct batch_segment *segments; /* [n_sessions] */
+    uint32_t *items;                /* [n_sessions]: index of each segment's item */
+    struct batch batch;
+    uint32_t n_rows, n_draft_rows;  /* of all rows: drafts */
+    struct pass *pass;              /* NULL: it is free */
+};
+
 struct fm_model {
     struct engine engine;
     struct cluster *cluster; /* borrowed; NULL: this process has all layers */
@@ -42,8 +66,12 @@ struct fm_model {
     bool checks_all;       /* verifies every file that model.json lists */
     struct routes *routes; /* NULL: the model's routers */
     char approximate[160]; /* empty: exact */
-    struct batch_segment *segments; /* [n_sessions], for one batch */
-    uint32_t *segment_sessions;     /* [n_sessions]: index of each segment's item */
+    struct fm_evaluation *evaluations; /* [n_sessions] */
+    struct flight *flights;            /* [n_flights] */
+    struct flight **in_flight;         /* [n_flights]: in the order in which they began */
+    uint32_t n_flights, n_in_flight;
+    uint32_t n_ranks;                  /* that have layers; 0: this process has all of them */
+    uint64_t counted_ns;               /* when an evaluation last ended */
     unsigned n_open_sessions;
     uint64_t n_prefill_tokens, prefill_ns, n_decode_tokens, decode_ns, n_decode_passes;
     struct draft_gate gate;
@@ -69,7 +97,7 @@ struct fm_session {
     XXH3_state_t *hash;
     /* owner of the computed tokens; snapshots of other owners are not used */
     uint64_t prefix_owner;
-    uint32_t batch_item; /* while a batch runs: index in the caller's list, plus one */
+    struct fm_evaluation *evaluation; /* that it is in; NULL: none */
     /* State of the current call: where it began, tokens given to batches, whether it gave
      * logits. */
     uint32_t begin_position, n_done;
@@ -96,11 +124,24 @@ const uint32_t *constraint_mask(struct fm_grammar *grammar);
 /* Writes up to `max` tokens that the grammar forces next (grammar.h). Returns how many. */
 uint32_t constraint_forced(struct fm_grammar *grammar, int32_t *ids, uint32_t max);
 
+/* Makes a failure that names no file. */
+struct fm_failure session_failure(int code, const char *text);
+uint64_t session_logits_bytes(const struct fm_model *m);
+/* Returns how many numbers the experts of a draft take. */
+size_t session_draft_experts(const struct fm_model *m);
+/* Frees the memory of positions after the current one. */
+void session_give_back(struct fm_session *s);
+void session_drop_logits(struct fm_session *s);
+/* Has the hash see the logits, if it has not. */
+void session_count_logits(struct fm_session *s);
+
 /* Changes a session's memory for keys and values to n_positions positions, within the budget. Fails
  * with FM_ERR_BUDGET or FM_ERR_NOMEM and then changes nothing (session.c). */
 int session_reach(struct fm_session *s, uint32_t n_positions, struct fm_error *err);
 /* Discards a cancel request that came too late. */
 void session_forget_cancel(struct fm_session *s);
+/* Returns whether there is one, and discards it. */
+bool session_take_cancel(struct fm_session *s);
 
 /* A model on several ranks (session_cluster.c). Each does nothing without a cluster. adapt: options
  * become those of one rank. begin: the other ranks open it, too. meet: this rank gets its layers.
@@ -114,6 +155,10 @@ int session_cluster_ready(struct fm_model *m, int rc, struct fm_error *err);
 void session_cluster_end(struct fm_model *m);
 /* Asks the other ranks for their numbers, if that was not done just now. */
 void session_cluster_refresh(const struct fm_model *m);
+/* While this rank computes: lets messages go on. */
+void session_cluster_look(const struct fm_model *m);
+/* Returns whether every rank has room for all its experts. */
+bool session_cluster_is_resident(const struct fm_model *m);
 
 /* Checks the approximations that the options ask for and describes them in m->approximate. Called
  * once the model's headers are read (approximate.c). */

@@ -59,8 +59,8 @@ FAULTS = [
           'return x - x == 0 ? exact : x;',
           'return x - x == 0 ? near : x;',
           ['kernels.gpu_fuse']),
-    Fault('the hash forgets the logits of the token before', 'src/session/session.c',
-          '        count_logits(s); /* of the token before */\n',
+    Fault('the hash forgets the logits of the token before', 'src/session/evaluate.c',
+          '        session_count_logits(s); /* of the token before */\n',
           '',
           ['stream.gpu.qwen3_next']),
 ]

@@ -412,7 +412,7 @@ FAULTS = [
           'memcpy(to->ids, from->ids, position * sizeof *to->ids);',
           'memcpy(to->ids, from->ids, 0);',
           ['stream.slots.qwen3_next']),
-    Fault('a failed session does not go back', 'src/session/session.c',
+    Fault('a failed session does not go back', 'src/session/evaluate.c',
           '        sequence_rewind(s->sequence, s->begin_position);\n'
           '        s->draft.n = 0;\n        a',
           '        a',

@@ -397,6 +397,38 @@ static void test_nothing_is_lost(void **state)
     tear_down(f);
 }
 
+/* ---- twice ---------------------------------------------------------------------------------- */
+
+static void cancel_always(void *ctx, uint64_t done, uint64_t total)
+{
+    (void)done, (void)total;
+    fm_session_cancel(ctx);
+}
+
+/* A second request for the same evaluation, which another session goes on with, is answered by its
+ * end, too. */
+static void test_twice(void **state)
+{
+    (void)state;
+    struct fm_error err = {0};
+    struct fixture *f = new_fixture(0);
+    struct fm_batch_item items[2];
+    for (unsigned i = 0; i < 2; i++) {
+        append(f, &f->texts[i], 20);
+        items[i] = (struct fm_batch_item){f->sessions[i], f->texts[i].ids, 20, 1};
+    }
+    fm_session_observe(f->sessions[1], &(struct fm_observer){.size = sizeof(struct fm_observer),
+                                                             .ctx = f->sessions[0],
+                                                             .progress = cancel_always});
+    assert_int_equal(fm_eval_batch(f->model, items, 2, &err), FM_ERR_CANCELLED);
+    assert_int_equal(items[0].rc, FM_ERR_CANCELLED);
+    assert_int_equal(items[1].rc, 0);
+    must(fm_session_eval(f->sessions[0], f->texts[0].ids, 20, &err), &err);
+    same_as_alone(f, 0);
+    same_as_alone(f, 1);
+    tear_down(f);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2)
@@ -409,6 +441,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_within_a_layer),
 #endif
         cmocka_unit_test(test_nothing_is_lost),
+        cmocka_unit_test(test_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
