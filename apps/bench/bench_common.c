@@ -113,7 +113,8 @@ void bench_progress(struct bench *bench, uint64_t n_tokens_done)
 {
     bench->n_tokens_done = n_tokens_done;
     progress_steps(&bench->progress, n_tokens_done,
-                   (uint64_t)(bench->n_warm + bench->n_repeat) * bench->n_tokens, "tokens");
+                   (uint64_t)(bench->n_warm + bench->n_repeat) * bench->n_tokens *
+                       bench->n_sequences, "tokens");
 }
 
 static double hit_rate(const struct fm_stats *before, const struct fm_stats *after)
@@ -132,7 +133,8 @@ static int run_piece(struct bench *bench, const struct bench_kind *kind, struct 
     int rc = interrupt_seen() ? FM_ERR_CANCELLED : kind->piece(bench, err);
     const uint64_t elapsed_ns = plat_now_ns() - begin_ns;
     fm_model_stats(bench->model, &after);
-    *piece = (struct bench_piece){.tok_per_s = per_second(bench->n_tokens, elapsed_ns),
+    *piece = (struct bench_piece){.tok_per_s = per_second((uint64_t)bench->n_tokens *
+                                                              bench->n_sequences, elapsed_ns),
                                   .hit_rate = hit_rate(&before, &after),
                                   .bytes_read = after.bytes_read - before.bytes_read};
     return rc;
@@ -169,19 +171,36 @@ static void close_all(struct bench *bench)
     interrupt_watch(NULL);
     fm_sampler_close(bench->sampler);
     fm_session_close(bench->session);
+    for (unsigned i = 0; bench->others != NULL && i + 1 < bench->n_sequences; i++)
+        fm_session_close(bench->others[i]);
+    mem_free(bench->others);
+    bench->others = NULL;
     fm_model_close(bench->model);
     bench->sampler = NULL;
     bench->session = NULL;
     bench->model = NULL;
 }
 
+static int open_sessions(struct bench *bench, struct fm_error *err)
+{
+    int rc = fm_session_open(bench->model, &bench->session, err);
+    bench->others = mem_new(bench->n_sequences, sizeof bench->others[0], "the sessions", err);
+    if (bench->others == NULL)
+        return FM_ERR_NOMEM;
+    for (unsigned i = 0; rc == 0 && i + 1 < bench->n_sequences; i++)
+        rc = fm_session_open(bench->model, &bench->others[i], err);
+    return rc;
+}
+
 static int open_model(struct bench *bench, const struct bench_kind *kind, struct fm_error *err)
 {
+    bench->n_sequences = kind->n_sequences != NULL ? kind->n_sequences(bench) : 1;
     const struct app_model_options how = {.n_context = kind->n_context(bench),
+                                          .n_sessions = bench->n_sequences,
                                           .routes = args_text(bench->args, "routes")};
     int rc = app_model_open(bench->args, &how, &bench->model, err);
     if (rc == 0)
-        rc = fm_session_open(bench->model, &bench->session, err);
+        rc = open_sessions(bench, err);
     if (rc != 0)
         return rc;
     struct fm_stats stats = {.size = sizeof stats};
@@ -307,7 +326,7 @@ double bench_hit_rate(const struct bench *bench)
 double bench_bytes_per_token(const struct bench *bench)
 {
     return (double)(bench->end.bytes_read - bench->begin.bytes_read) /
-           ((double)bench->n_tokens * bench->n_repeat);
+           ((double)bench->n_tokens * bench->n_sequences * bench->n_repeat);
 }
 
 static json_t *pieces_json(const struct bench *bench)
@@ -317,7 +336,8 @@ static json_t *pieces_json(const struct bench *bench)
         (void)json_array_append_new(
             pieces, json_pack("{s:f, s:f, s:f}", "tok_per_s", bench->pieces[i].tok_per_s,
                               "hit_rate", bench->pieces[i].hit_rate, "bytes_per_token",
-                              (double)bench->pieces[i].bytes_read / bench->n_tokens));
+                              (double)bench->pieces[i].bytes_read /
+                                  ((double)bench->n_tokens * bench->n_sequences)));
     return pieces;
 }
 

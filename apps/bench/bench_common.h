@@ -20,10 +20,12 @@ struct bench_piece {
 
 struct bench {
     const struct args *args;
-    unsigned n_tokens, n_repeat; /* tokens per piece; measured pieces */
+    unsigned n_tokens, n_repeat; /* tokens per piece and sequence; measured pieces */
+    unsigned n_sequences;        /* decoded together */
     unsigned n_warm;             /* warm-up pieces, which are not measured */
     struct fm_model *model;
     struct fm_session *session;
+    struct fm_session **others; /* [n_sequences - 1] further sessions */
     struct fm_sampler *sampler; /* set by the command, closed by bench_run; may be NULL */
     struct fm_model_info info;
     int32_t *prompt;
@@ -57,6 +59,8 @@ struct bench_kind {
     const char *pieces_name;  /* JSON key */
     /* Returns the positions that the session needs. Only the options of the bench are set yet. */
     unsigned (*n_context)(const struct bench *bench);
+    /* Returns how many sequences are decoded together; NULL: one. */
+    unsigned (*n_sequences)(const struct bench *bench);
     int (*open)(struct bench *bench, struct fm_error *err); /* sets the prompt, n_warm, ... */
     /* Called before the warm-up pieces, if any, and again before the measured ones; may be NULL. */
     int (*start)(struct bench *bench, struct fm_error *err);

@@ -90,6 +90,8 @@ static int ask(struct cluster *c, const struct question *q, const void *bytes, s
     struct pause pause = {0};
     bool is_there = false;
     int rc = 0;
+    if (c->n_away > 0 && c->engine->is_computing)
+        return err_set(err, FM_ERR_ARG, "a pass is being computed: the ranks cannot be asked");
     engine_land(c->engine);
     if (c->is_lost)
         return cluster_explain(c, err);

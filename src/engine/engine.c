@@ -336,10 +336,11 @@ struct pass *engine_begin(struct engine *e, const struct batch *batch)
     while (pass->is_used)
         pass++;
     assert(pass < e->passes + e->n_passes);
-    pass->is_used = true;
+    pass->is_used = e->is_computing = true;
     pass_begin(pass, batch);
     for (uint32_t i = 0; i < e->n_stages && pass->n_segments > 0; i++)
         forward_run(e->stages[i].forward, pass);
+    e->is_computing = false;
     if (e->remote != NULL && pass->n_segments > 0) {
         e->remote->send(e->remote->ctx, pass);
         pass->is_away = true;
@@ -359,8 +360,10 @@ static void land_first(struct engine *e)
     if (hooks->before_head != NULL)
         hooks->before_head(hooks->ctx);
     e->remote->receive(e->remote->ctx, pass);
+    e->is_computing = true;
     if (pass->n_segments > 0)
         forward_run_head(e->stages[0].forward, pass);
+    e->is_computing = false;
 }
 
 void engine_end(struct engine *e, struct pass *pass)

@@ -72,6 +72,7 @@ struct engine {
     struct pass *passes; /* [n_passes] */
     struct pass **away;  /* [n_passes]: those whose rows other ranks have, in their order */
     uint32_t n_passes, n_away;
+    bool is_computing; /* a pass is on the stages */
 };
 
 /* Takes the options apart that concern the engine, or says what is wrong with one, before anything

@@ -429,7 +429,8 @@ void jobs_publish(struct jobs *js, bool now)
                            sample.ns - e->pictured_ns >= PICTURE_NS;
     const bool is_old = js->picture.n == 0 || (now && e->n_pictured != e->n_passes);
     unlock(js);
-    if (is_wanted || is_old) {
+    /* Other ranks cannot be asked for it while some of their work is under way. */
+    if ((is_wanted || is_old) && (!e->is_computing || e->n_groups == 1)) {
         e->pictured_ns = sample.ns;
         e->n_pictured = e->n_passes;
         publish_picture(js);
@@ -592,6 +593,8 @@ static void fail_running(struct jobs *js)
 {
     struct runner *e = &js->runner;
     const bool now = jobs_is_stopping_now(js);
+    if (now)
+        runner_land(e);
     while (now && e->n_running > 0)
         runner_end(e, e->running[0], JOB_ERR_SHUTDOWN, "the server is shutting down");
 }
@@ -668,8 +671,7 @@ static int open_runner(struct runner *e, const struct jobs_options *o, struct fm
     e->prefill_chunk = stats.prefill_chunk;
     e->mixed_chunk = stats.prefill_chunk < 256 ? stats.prefill_chunk : 256;
     e->running = mem_new(o->n_parallel, sizeof *e->running, "the requests", err);
-    e->items = mem_new(o->n_parallel, sizeof *e->items, "the requests", err);
-    if (e->running == NULL || e->items == NULL)
+    if (e->running == NULL || runner_open_groups(e, err) != 0)
         return FM_ERR_NOMEM;
     return session_pool_open(o->model, &how, &e->sessions, err);
 }
@@ -718,7 +720,7 @@ void jobs_close(struct jobs *js)
         jobs_release(js, job);
     session_pool_close(js->runner.sessions);
     mem_free(js->runner.running);
-    mem_free(js->runner.items);
+    runner_close_groups(&js->runner);
     text_buffer_clear(&js->picture);
     (void)pthread_cond_destroy(&js->has_work);
     (void)pthread_mutex_destroy(&js->lock);

@@ -39,6 +39,7 @@ struct job {
     int32_t id;              /* next token to compute after the prompt */
     bool is_ending;          /* its session was cancelled */
     bool is_held;            /* waits for its client, as counted in n_held */
+    bool is_under_way;       /* is in a group that is being computed */
     uint64_t held_since_ns, held_ns; /* since when it does, and for how long it did before */
     bool has_spoken;         /* part of an answer was sent */
     uint64_t started_ns, answered_ns, progress_ns;
@@ -46,6 +47,17 @@ struct job {
     struct fm_stats before;
     struct fm_draft_counts drafts_before; /* of its session */
     uint64_t n_drafted, n_accepted, n_draft_passes;
+};
+
+/* Jobs that are computed together. */
+struct group {
+    struct fm_evaluation *evaluation; /* NULL: it was refused */
+    struct fm_batch_item *items;      /* [n_parallel] */
+    struct job **jobs;                /* [n_parallel] */
+    unsigned n;
+    struct fm_error err;
+    bool is_mixed; /* it has prompts while there are answers */
+    uint64_t begin_ns;
 };
 
 /* State of the runner thread. */
@@ -57,10 +69,13 @@ struct runner {
     struct job **running; /* [n_parallel] */
     unsigned n_running, n_parallel;
     unsigned n_held; /* of the running ones, those that wait for their clients */
-    struct fm_batch_item *items; /* [n_parallel] */
+    /* Several are under way at a time only if other ranks have layers of the model. */
+    struct group *groups; /* [n_groups], a ring */
+    unsigned n_groups, first_group, n_under_way;
+    bool is_computing;    /* a pass is being computed here */
+    uint64_t ended_ns;    /* when a group last was */
     unsigned prefill_chunk;
     unsigned mixed_chunk; /* maximum prompt tokens in a pass with running answers */
-    bool is_mixed;        /* the current pass has prompts and answers */
     uint64_t n_passes, pass_ns, n_prompt, n_answer;
     struct window window;
     uint64_t published_ns, pictured_ns, n_pictured; /* times; passes at the last map */
@@ -71,9 +86,15 @@ struct runner {
 
 /* Starts a job: opens a session and its first prompt. After a failure the job is over. */
 int runner_begin(struct runner *e, struct job *job, struct fm_error *err);
-/* Runs one pass over the running jobs whose clients keep up. Jobs that ended have left `running`.
- * Returns false if all of them wait for their clients. */
+/* Has the running jobs whose clients keep up computed, in groups, and ends the group that began
+ * first. Jobs that ended have left `running`. Returns false if all of them wait for their
+ * clients. */
 bool runner_pass(struct runner *e);
+/* Ends all groups that are under way. */
+void runner_land(struct runner *e);
+/* Makes the groups and frees them, also if only some were made. */
+int runner_open_groups(struct runner *e, struct fm_error *err);
+void runner_close_groups(struct runner *e);
 /* Removes the job from `running` and reports its end. */
 void runner_end(struct runner *e, struct job *job, int code, const char *why);
 bool runner_picture(const struct runner *e, struct text_buffer *out);

@@ -216,51 +216,62 @@ static void note_held(struct job *job, bool is_held, uint64_t now_ns)
     job->is_held = is_held;
 }
 
-/* Moves the jobs that wait for their clients behind the others. Returns how many others there
- * are. */
-static unsigned hold_back(struct runner *e)
+/* Moves the jobs that can be computed next to the beginning: not those that are under way or wait
+ * for their clients. Returns how many these are. */
+static unsigned find_ready(struct runner *e)
 {
     const uint64_t now_ns = plat_now_ns();
     unsigned n = 0;
+    e->n_held = 0;
     for (unsigned i = 0; i < e->n_running; i++) {
         struct job *job = e->running[i];
-        note_held(job, job_is_held(job), now_ns);
-        if (job->is_held)
+        if (!job->is_under_way)
+            note_held(job, job_is_held(job), now_ns);
+        e->n_held += job->is_held;
+        if (job->is_held || job->is_under_way)
             continue;
         memmove(&e->running[n + 1], &e->running[n], (i - n) * sizeof e->running[0]);
         e->running[n++] = job;
     }
-    e->n_held = e->n_running - n;
     return n;
 }
 
-/* Sets up the pass of the first n running jobs. */
-static void fill(struct runner *e, unsigned n)
+static bool any_answers(const struct runner *e)
+{
+    unsigned i = 0;
+    while (i < e->n_running && (e->running[i]->is_held || is_reading(e->running[i])))
+        i++;
+    return i < e->n_running;
+}
+
+/* Sets up the pass of a group's jobs. */
+static void fill(struct runner *e, struct group *g)
 {
     unsigned n_reading = 0;
-    for (unsigned i = 0; i < n; i++)
-        n_reading += is_reading(e->running[i]);
-    e->is_mixed = n_reading > 0 && n_reading < n;
-    const size_t all = e->is_mixed ? e->mixed_chunk : e->prefill_chunk;
+    for (unsigned i = 0; i < g->n; i++)
+        n_reading += is_reading(g->jobs[i]);
+    g->is_mixed = n_reading > 0 && any_answers(e);
+    const size_t all = g->is_mixed ? e->mixed_chunk : e->prefill_chunk;
     const size_t share = n_reading > 0 ? all / n_reading : 0;
     double positions = 0;
-    for (unsigned i = 0; i < n; i++) {
-        struct job *job = e->running[i];
+    for (unsigned i = 0; i < g->n; i++) {
+        struct job *job = g->jobs[i];
         const bool reads = is_reading(job);
         job->n_piece = reads ? piece_of(job, share > 0 ? share : 1) : 1;
-        e->items[i] = (struct fm_batch_item){
+        g->items[i] = (struct fm_batch_item){
             .session = job->session,
             .ids = reads ? prompt_of(job)->ids + job->n_at : &job->id,
             .n_ids = job->n_piece};
         positions += fm_session_position(job->session);
+        job->is_under_way = true;
     }
-    e->position = positions / n;
+    e->position = positions / g->n;
 }
 
 /* Limits the prompt tokens of a pass with running answers by the target time. */
-static void adapt(struct runner *e, uint64_t took_ns)
+static void adapt(struct runner *e, const struct group *g, uint64_t took_ns)
 {
-    if (!e->is_mixed)
+    if (!g->is_mixed)
         return;
     if (took_ns > MIXED_PASS_NS && e->mixed_chunk / 2 >= MIXED_MIN)
         e->mixed_chunk /= 2;
@@ -281,6 +292,8 @@ static void drop_the_gone(struct runner *e)
     const uint64_t now_ns = plat_now_ns();
     for (unsigned i = e->n_running; i-- > 0;) {
         struct job *job = e->running[i];
+        if (job->is_under_way)
+            continue;
         if (job_is_cancelled(job))
             runner_end(e, job, FM_ERR_CANCELLED, "cancelled");
         else if (is_late(job, now_ns))
@@ -333,30 +346,104 @@ static void advance(struct runner *e, struct job *job)
         end_failed(e, job, rc, err.text);
 }
 
-bool runner_pass(struct runner *e)
+/* Begins to compute n running jobs from the first one on. */
+static void begin_group(struct runner *e, unsigned first, unsigned n)
 {
-    struct fm_error err = {0};
-    drop_the_gone(e);
-    const unsigned n = hold_back(e);
-    if (n == 0)
-        return e->n_running == 0;
-    fill(e, n);
-    const uint64_t begin_ns = plat_now_ns();
-    (void)fm_eval_batch(e->model, e->items, n, &err); /* each item has its own rc */
-    const uint64_t took_ns = plat_now_ns() - begin_ns;
+    struct group *g = &e->groups[(e->first_group + e->n_under_way++) % e->n_groups];
+    g->n = n;
+    memcpy(g->jobs, e->running + first, n * sizeof g->jobs[0]);
+    g->begin_ns = plat_now_ns();
+    fill(e, g);
+    e->is_computing = true;
+    (void)fm_eval_begin(e->model, g->items, n, &g->evaluation, &g->err); /* each item has its rc */
+    e->is_computing = false;
+}
+
+/* Divides the jobs among the groups that are free, so that all groups get about as many. */
+static void begin_groups(struct runner *e, unsigned n_ready)
+{
+    unsigned n_active = n_ready, done = 0;
+    for (unsigned i = 0; i < e->n_running; i++)
+        n_active += e->running[i]->is_under_way;
+    const unsigned share = (n_active + e->n_groups - 1) / e->n_groups;
+    while (done < n_ready && e->n_under_way < e->n_groups) {
+        const unsigned left = n_ready - done, n = share < left ? share : left;
+        begin_group(e, done, n);
+        done += n;
+    }
+}
+
+static void count_pass(struct runner *e, const struct group *g)
+{
+    const uint64_t now_ns = plat_now_ns();
+    const uint64_t since_ns = g->begin_ns > e->ended_ns ? g->begin_ns : e->ended_ns;
     e->n_passes++;
-    e->pass_ns += took_ns;
-    adapt(e, took_ns);
-    for (unsigned i = n; i-- > 0;) {
-        struct job *job = e->running[i];
-        if (e->items[i].rc == 0)
+    e->pass_ns += now_ns - since_ns; /* what groups share counts once */
+    e->ended_ns = now_ns;
+    adapt(e, g, now_ns - g->begin_ns);
+}
+
+/* Ends the group that began first. */
+static void end_group(struct runner *e)
+{
+    struct group *g = &e->groups[e->first_group];
+    e->is_computing = true;
+    if (g->evaluation != NULL)
+        (void)fm_eval_end(g->evaluation, &g->err);
+    e->is_computing = false;
+    e->first_group = (e->first_group + 1) % e->n_groups;
+    e->n_under_way--;
+    count_pass(e, g);
+    for (unsigned i = 0; i < g->n; i++)
+        g->jobs[i]->is_under_way = false;
+    for (unsigned i = g->n; i-- > 0;) {
+        struct job *job = g->jobs[i];
+        if (g->items[i].rc == 0)
             advance(e, job);
-        else if (e->items[i].rc == FM_ERR_BUDGET && session_pool_drop_idle(e->sessions))
+        else if (g->items[i].rc == FM_ERR_BUDGET && session_pool_drop_idle(e->sessions))
             continue; /* a waiting session makes room; the next pass tries again */
         else
-            end_faulty(e, job, e->items[i].rc, &err);
+            end_faulty(e, job, g->items[i].rc, &g->err);
     }
+}
+
+bool runner_pass(struct runner *e)
+{
+    drop_the_gone(e);
+    begin_groups(e, find_ready(e));
+    if (e->n_under_way == 0)
+        return e->n_running == 0;
+    end_group(e);
     return true;
+}
+
+void runner_land(struct runner *e)
+{
+    while (e->n_under_way > 0)
+        end_group(e);
+}
+
+int runner_open_groups(struct runner *e, struct fm_error *err)
+{
+    e->n_groups = fm_model_evaluations(e->model);
+    e->groups = mem_new(e->n_groups, sizeof *e->groups, "the requests", err);
+    for (unsigned i = 0; e->groups != NULL && i < e->n_groups; i++) {
+        struct group *g = &e->groups[i];
+        g->items = mem_new(e->n_parallel, sizeof *g->items, "the requests", err);
+        g->jobs = mem_new(e->n_parallel, sizeof *g->jobs, "the requests", err);
+        if (g->items == NULL || g->jobs == NULL)
+            return FM_ERR_NOMEM;
+    }
+    return e->groups == NULL ? FM_ERR_NOMEM : 0;
+}
+
+void runner_close_groups(struct runner *e)
+{
+    for (unsigned i = 0; e->groups != NULL && i < e->n_groups; i++) {
+        mem_free(e->groups[i].items);
+        mem_free(e->groups[i].jobs);
+    }
+    mem_free(e->groups);
 }
 
 /* ---- the picture of the experts ------------------------------------------------------------ */
@@ -415,9 +502,9 @@ bool runner_picture(const struct runner *e, struct text_buffer *out)
     bool is_good = p.places != NULL && p.levels != NULL && p.bits != NULL &&
                    text_add_format(out, "{\"n_layers\":%u,\"n_experts\":%u,\"resident\":[",
                                    info.n_moe_layers, info.n_experts);
-    for (unsigned i = 0; is_good && fm_model_experts(e->model, i, NULL, p.levels) &&
-                         fm_model_places(e->model, i, p.places); i++)
-        is_good = add_layer(&p, out, i);
+    for (unsigned i = 0; is_good && i < info.n_moe_layers; i++)
+        is_good = fm_model_experts(e->model, i, NULL, p.levels) &&
+                  fm_model_places(e->model, i, p.places) && add_layer(&p, out, i);
     is_good = is_good && text_add_string(out, "],\"heat\":[") &&
               text_buffer_add(out, text_buffer_text(&p.heats), p.heats.n) &&
               text_add_string(out, "]");

@@ -148,7 +148,9 @@ const int32_t *fm_session_ids(const struct fm_session *s)
 
 unsigned fm_session_nearest(const struct fm_session *s, const int32_t *ids, size_t n_ids)
 {
-    const uint32_t position = s->sequence->position;
+    /* Tokens that are being computed may yet fail. */
+    const uint32_t position =
+        s->evaluation != NULL ? s->begin_position : s->sequence->position;
     uint32_t n_common = 0;
     if (n_ids == 0)
         return 0;

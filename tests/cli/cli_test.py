@@ -47,6 +47,7 @@ COMMANDS = {
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
     "bench draft": "acceptance budgets tokens repeat svg temp routes json quiet verbose help "
                    + ENGINE,
+    "bench batch": ENGINE + "sequences tokens repeat prompt routes profile json quiet verbose help",
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
     "bench replay": "residency experts used layers tokens json help",
@@ -55,8 +56,7 @@ COMMANDS = {
              "key-heads value-heads key-dim value-dim conv interval vocab context form "
              "experts-format dense-format embed-format head-format split-size seed threads "
              "headers-only dry-run json quiet help",
-    "completions": "help",
-    "help": "man help",
+    "completions": "help", "help": "man help",
 }
 
 
