@@ -136,9 +136,10 @@ struct kernels {
 };
 
 /* Floats of scratch for delta_head: keys, queries and two factors of the rows processed
- * together. */
+ * together, and sixteen rows of a state. */
 #define KERNEL_DELTA_ROWS 64
-#define KERNEL_DELTA_SCRATCH(key_dim) (KERNEL_DELTA_ROWS * (2 * (size_t)(key_dim) + 2) + 256)
+#define KERNEL_DELTA_SCRATCH(key_dim) \
+    (KERNEL_DELTA_ROWS * (2 * (size_t)(key_dim) + 2) + 16 * (size_t)(key_dim) + 256)
 
 /* Where a part of a segment's recurrent state lies: behind its row t, and before it. They are in
  * different slots if the rows leave a trail. */

@@ -54,6 +54,13 @@ INLINE void vf_store(float *p, vf x)
     _mm256_storeu_ps(p, x.lo);
     _mm256_storeu_ps(p + 8, x.hi);
 }
+/* Stores to an address of whole cache lines past the caches; stream_end before others read it. */
+INLINE void vf_stream(float *p, vf x)
+{
+    _mm256_stream_ps(p, x.lo);
+    _mm256_stream_ps(p + 8, x.hi);
+}
+INLINE void stream_end(void) { _mm_sfence(); }
 INLINE vf vf_load_part(const float *p, size_t n)
 {
     const vi mask = first_lanes(n);

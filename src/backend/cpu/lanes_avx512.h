@@ -35,6 +35,9 @@ INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
 INLINE vf vf_set1(float x) { return _mm512_set1_ps(x); }
 INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
+/* Stores to an address of whole cache lines past the caches; stream_end before others read it. */
+INLINE void vf_stream(float *p, vf x) { _mm512_stream_ps(p, x); }
+INLINE void stream_end(void) { _mm_sfence(); }
 INLINE vf vf_load_part(const float *p, size_t n)
 {
     return _mm512_maskz_loadu_ps(first_lanes(n), p);

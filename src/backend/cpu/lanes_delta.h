@@ -128,17 +128,39 @@ static void delta_row(const float *before, float *row, size_t n, float alpha, fl
 struct delta_run {
     const struct backend_segment *segment;
     size_t in_state, n_rows, first, n;
+    float *kept; /* sixteen rows of a state, where a trail's next token finds them */
 };
+
+/* Sixteen rows of a state that only a token of another pass may need. */
+static void delta_put(const float *rows, size_t key_dim, float *state)
+{
+    for (size_t i = 0; i < LANES * key_dim; i += LANES)
+        vf_stream(state + i, vf_load(rows + i));
+}
+
+/* The tokens of a trail leave their states in different slots, which memory would have to be read
+ * for before a plain store writes it. */
+static bool delta_can_put(const struct delta_run *run, size_t key_dim)
+{
+    const float *state = kernel_state_behind(run->segment, DELTA_NET_STATE, run->first);
+    return run->segment->n_slots > 0 && run->n_rows == LANES && key_dim % LANES == 0 &&
+           (uintptr_t)(state + run->in_state) % 64 == 0 && run->segment->slot_bytes % 64 == 0;
+}
 
 static void delta_rows(const struct delta_run *run, size_t key_dim, const struct delta_inputs *in,
                        const float *v, size_t v_stride, float *out, size_t out_stride)
 {
+    const bool puts = delta_can_put(run, key_dim);
     for (size_t t = 0; t < run->n; t++, v += v_stride, out += out_stride) {
         const float *k = in->k + t * key_dim, *q = in->q + t * key_dim;
-        const float *before =
-            kernel_state_before(run->segment, DELTA_NET_STATE, run->first + t) + run->in_state;
-        float *state =
+        float *behind =
             kernel_state_behind(run->segment, DELTA_NET_STATE, run->first + t) + run->in_state;
+        float *state = puts ? run->kept : behind;
+        const float *before =
+            puts && t > 0
+                ? run->kept
+                : kernel_state_before(run->segment, DELTA_NET_STATE, run->first + t) +
+                      run->in_state;
         if (run->n_rows < LANES) {
             for (size_t j = 0; j < run->n_rows; j++)
                 delta_row(before + j * key_dim, state + j * key_dim, key_dim, in->alpha[t],
@@ -149,7 +171,11 @@ static void delta_rows(const struct delta_run *run, size_t key_dim, const struct
         float delta[LANES];
         vf_store(delta, vf_mul(beta, vf_sub(vf_load(v), delta_read(before, key_dim, alpha, k))));
         vf_store(out, delta_write(before, state, key_dim, alpha, k, q, delta));
+        if (puts)
+            delta_put(state, key_dim, behind);
     }
+    if (puts)
+        stream_end();
 }
 
 static void delta_head(const struct backend_delta_net *args, const struct backend_segment *segment,
@@ -171,7 +197,8 @@ static void delta_head(const struct backend_delta_net *args, const struct backen
         for (size_t j = 0; j < value_dim; j += LANES) {
             const struct delta_run run = {
                 .segment = segment, .in_state = (head * value_dim + j) * key_dim,
-                .n_rows = value_dim - j < LANES ? value_dim - j : LANES, .first = at, .n = n};
+                .n_rows = value_dim - j < LANES ? value_dim - j : LANES, .first = at, .n = n,
+                .kept = scratch + (2 * key_dim + 2) * KERNEL_DELTA_ROWS};
             delta_rows(&run, key_dim, &in, v + j, width, out + j, value_width);
         }
         for (size_t t = 0; t < n; t++, out += value_width) {

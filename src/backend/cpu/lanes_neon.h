@@ -107,6 +107,9 @@ INLINE void vf_store(float *p, vf x)
     vst1q_f32(p + 8, x.p[2]);
     vst1q_f32(p + 12, x.p[3]);
 }
+/* As vf_store: this processor sees by itself that whole lines are written. */
+INLINE void vf_stream(float *p, vf x) { vf_store(p, x); }
+INLINE void stream_end(void) {}
 static inline vf vf_load_part(const float *p, size_t n)
 {
     float x[16] = {0};
