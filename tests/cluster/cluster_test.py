@@ -4,6 +4,7 @@ Usage: cluster_test.py PROGRAM GOLDEN_DIR NANO [TestClass...]
 
 Exit status 77, skipped: mpirun or the program's module for it is not there.
 """
+import concurrent.futures
 import http.client
 import json
 import os
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -336,6 +338,53 @@ class Serving(unittest.TestCase):
         alone = run(PROGRAM, "run", NANO, "-p", PROMPT, "--temp", "0", "-n", "16", "--quiet",
                     "--json", "--threads", "1")
         self.assertEqual(json.loads(alone.stdout)["text"], told)
+
+    def bodies(self):
+        """Requests that overlap: short and long prompts, greedy and sampled answers."""
+        long = "The river was wide and the bridge was old. " * 40
+        for i in range(9):
+            text = (long if i % 3 == 2 else "") + f"Number {i}: " + PROMPT
+            yield {"messages": [{"role": "user", "content": text}], "max_tokens": 24 + 4 * i,
+                   "temperature": 0.8 * (i % 2), "seed": i}
+
+    def answers(self, post):
+        bodies = list(self.bodies())
+        with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+            done = list(pool.map(lambda body: post("/v1/chat/completions", body), bodies))
+        for status, text in done:
+            self.assertEqual(status, 200, text)
+        return [json.loads(text)["choices"][0]["message"]["content"] for _, text in done]
+
+    def leave(self, server):
+        """A client that leaves in mid-answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        body = {"messages": [{"role": "user", "content": PROMPT}], "stream": True,
+                "max_tokens": 400}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body),
+                           {"Content-Type": "application/json"})
+        connection.getresponse().read(200)
+        connection.close()
+
+    def test_many(self):
+        """Groups of answers on different ranks at a time: every text is as alone."""
+        server = Server(3, "--parallel", "8")
+        try:
+            leaver = threading.Thread(target=self.leave, args=(server,))
+            leaver.start()
+            together = self.answers(server.post)
+            leaver.join()
+            again = self.answers(server.post)  # prefixes are found in other sessions now
+            one_by_one = [json.loads(server.post("/v1/chat/completions", body)[1])
+                          ["choices"][0]["message"]["content"] for body in self.bodies()]
+        finally:
+            server.stop()
+        self.assertEqual(together, one_by_one)
+        self.assertEqual(again, one_by_one)
+        server = Server(1, "--parallel", "8")
+        try:
+            self.assertEqual(self.answers(server.post), one_by_one)
+        finally:
+            server.stop()
 
 
 if __name__ == "__main__":
