@@ -602,9 +602,9 @@ struct fm_rank_stats {
     uint64_t n_cache_slots, n_expert_hits, n_expert_misses, bytes_read, read_wait_ns;
     uint64_t busy_ns;  /* computing, with waits for the disk */
     uint64_t bytes_sent, n_messages; /* to the next rank */
-    /* Of rank 0: time in which a pass was with the other ranks, and of it neither of them was
-     * busy with anything: the network's, and that of waiting for each other. */
-    uint64_t away_ns, network_ns;
+    /* Of rank 0: time in which passes were with the other ranks; and of passes that were there one
+     * at a time, the time in which none was busy with them: the network's. How many those were. */
+    uint64_t away_ns, network_ns, n_lone_passes;
 };
 /* Gives what is known of a rank. False past the last; a model without a cluster has none. */
 FM_API bool fm_model_rank(const struct fm_model *model, unsigned rank,

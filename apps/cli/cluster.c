@@ -172,6 +172,15 @@ static double share(uint64_t part, uint64_t rest)
     return part + rest > 0 ? (double)part / (double)(part + rest) : 0;
 }
 
+static void say_away(const struct fm_rank_stats *first)
+{
+    const double lone = (double)first->n_lone_passes;
+    say("passes were with other ranks for %.2f s", (double)first->away_ns / 1e9);
+    if (lone > 0)
+        say("of %.0f that were there alone, each was %.3f ms in the network, in %u hops", lone,
+            (double)first->network_ns / 1e6 / lone, fm_cluster_n_ranks(cluster));
+}
+
 void cluster_say(const struct fm_model *model)
 {
     struct fm_rank_stats s = {.size = sizeof s};
@@ -184,8 +193,7 @@ void cluster_say(const struct fm_model *model)
             (double)s.read_wait_ns / 1e9, (double)s.busy_ns / 1e9,
             human_bytes(s.bytes_sent, sent), (unsigned long long)s.n_messages);
         if (i == 0)
-            say("passes were away for %.2f s, %.3f s of it in the network",
-                (double)s.away_ns / 1e9, (double)s.network_ns / 1e9);
+            say_away(&s);
     }
 }
 
@@ -195,7 +203,7 @@ void cluster_put(json_t *to, const struct fm_model *model)
     json_t *all = json_array();
     for (unsigned i = 0; fm_model_rank(model, i, &s); i++)
         (void)json_array_append_new(all, json_pack(
-            "{s:i, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:f, s:f}", "rank",
+            "{s:i, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:f, s:f, s:I}", "rank",
             (int)i, "host", s.host, "first_layer", (int)s.first_layer, "n_layers",
             (int)s.n_layers, "memory_budget_bytes", (json_int_t)s.memory_budget_bytes,
             "cache_slots", (json_int_t)s.n_cache_slots, "expert_hits",
@@ -203,7 +211,7 @@ void cluster_put(json_t *to, const struct fm_model *model)
             "bytes_read", (json_int_t)s.bytes_read, "read_wait_s", (double)s.read_wait_ns / 1e9,
             "busy_s", (double)s.busy_ns / 1e9, "bytes_sent", (json_int_t)s.bytes_sent, "messages",
             (json_int_t)s.n_messages, "away_s", (double)s.away_ns / 1e9, "network_s",
-            (double)s.network_ns / 1e9));
+            (double)s.network_ns / 1e9, "lone_passes", (json_int_t)s.n_lone_passes));
     if (json_array_size(all) > 0)
         (void)json_object_set(to, "ranks", all);
     json_decref(all);

@@ -90,8 +90,10 @@ bool cluster_is_resident(const struct cluster *c);
 /* Asks all ranks how they are, if they can be asked now. */
 void cluster_refresh(struct cluster *c);
 void cluster_stats(struct cluster *c, uint32_t rank, struct cluster_rank_stats *stats);
-/* Time that passes were away, and of it that no other rank was busy. */
-void cluster_times(const struct cluster *c, uint64_t *away_ns, uint64_t *network_ns);
+/* Time that passes were away, and of *n_lone passes that were away alone the time in which no other
+ * rank was busy with them. */
+void cluster_times(const struct cluster *c, uint64_t *away_ns, uint64_t *network_ns,
+                   uint64_t *n_lone);
 /* Asks the rank that has an expert layer, counted in the whole model. Each array has n_experts
  * elements or is NULL. *recall is as in fm_model_recall. False: no other rank has it. */
 bool cluster_experts(struct cluster *c, uint32_t expert_layer, bool *resident, uint8_t *levels,

@@ -124,7 +124,8 @@ struct member {
 /* A pass whose rows other ranks have. */
 struct away {
     const struct pass *pass;
-    uint64_t number;
+    uint64_t number, sent_ns;
+    bool is_alone;  /* no other was away meanwhile */
     bool *was_told; /* [max_segments]: the others know that a segment is cancelled */
 };
 
@@ -155,6 +156,7 @@ struct cluster {
     uint64_t busy_ns, bytes_sent, n_messages;
     uint64_t away_ns, refreshed_ns;
     uint64_t landed_ns; /* when a pass last came back */
+    uint64_t network_ns, n_lone; /* of passes that were away alone */
     uint64_t looked_ns; /* while this rank computed */
     /* The first rank's. */
     struct wire_op ops[WIRE_OPS];

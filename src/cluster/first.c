@@ -380,14 +380,6 @@ static uint64_t count_notes(const struct wire *w)
     return sum;
 }
 
-static uint64_t others_busy_ns(const struct cluster *c)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 1; i < c->n_ranks; i++)
-        sum += c->peers[i].stats.busy_ns;
-    return sum;
-}
-
 static void send_pass(void *ctx, const struct pass *pass)
 {
     struct cluster *c = ctx;
@@ -403,11 +395,13 @@ static void send_pass(void *ctx, const struct pass *pass)
     assert(c->n_away < CLUSTER_PASSES);
     struct away *away = &c->away[c->n_away++];
     const uint64_t slot = c->number % CLUSTER_PASSES; /* the numbers of those away follow */
-    *away = (struct away){.pass = pass, .number = c->number,
+    *away = (struct away){.pass = pass, .number = c->number, .sent_ns = plat_now_ns(),
+                          .is_alone = c->n_away == 1,
                           .was_told = c->told + slot * c->limits.max_segments};
     memset(away->was_told, 0, c->limits.max_segments * sizeof *away->was_told);
+    c->away[0].is_alone &= c->n_away == 1;
     if (c->n_away == 1)
-        c->landed_ns = plat_now_ns();
+        c->landed_ns = away->sent_ns;
 }
 
 /* Waits for the first pass that is away. Returns false: lost. */
@@ -440,8 +434,13 @@ static void receive_pass(void *ctx, struct pass *pass)
     assert(c->n_away > 0 && c->away[0].pass == pass);
     const bool is_there = await_pass(c, &w);
     const uint64_t now_ns = plat_now_ns();
+    const uint64_t away_ns = now_ns - c->away[0].sent_ns;
     c->away_ns += now_ns - c->landed_ns;
     c->landed_ns = now_ns;
+    if (is_there && c->away[0].is_alone && away_ns >= w.head->busy_ns) {
+        c->network_ns += away_ns - w.head->busy_ns;
+        c->n_lone++;
+    }
     memmove(c->away, c->away + 1, --c->n_away * sizeof c->away[0]);
     if (is_there)
         read_pass(c, &w, pass);
@@ -500,11 +499,12 @@ void cluster_stats(struct cluster *c, uint32_t rank, struct cluster_rank_stats *
         *stats = c->peers[rank].stats;
 }
 
-void cluster_times(const struct cluster *c, uint64_t *away_ns, uint64_t *network_ns)
+void cluster_times(const struct cluster *c, uint64_t *away_ns, uint64_t *network_ns,
+                   uint64_t *n_lone)
 {
-    const uint64_t busy_ns = others_busy_ns(c);
     *away_ns = c->away_ns;
-    *network_ns = c->away_ns > busy_ns ? c->away_ns - busy_ns : 0;
+    *network_ns = c->network_ns;
+    *n_lone = c->n_lone;
 }
 
 static void add_cache_stats(void *ctx, struct expert_cache_stats *sum)

@@ -82,7 +82,7 @@ void member_stats(const struct cluster *c, struct cluster_rank_stats *stats)
         .n_expert_layers = model_n_own_expert_layers(stage->model),
         .n_threads = stage->budget.n_threads, .budget = stage->budget.total,
         .cache = stage->budget.cache, .resident_peak = plat_resident_peak_bytes(),
-        .busy_ns = c->busy_ns, .bytes_sent = c->bytes_sent, .n_messages = c->n_messages};
+        .busy_ns = c->rank == 0 ? c->engine->busy_ns : c->busy_ns, .bytes_sent = c->bytes_sent, .n_messages = c->n_messages};
     if (stage->cache != NULL)
         expert_cache_stats(stage->cache, &stats->experts);
     (void)snprintf(stats->cpu_level, sizeof stats->cpu_level, "%s", stage->be->level);
@@ -390,6 +390,7 @@ static int run_pass(struct cluster *c, struct wire *w, struct fm_error *err)
 {
     struct member *m = &c->member;
     struct pass *pass = &c->engine->passes[0];
+    const uint64_t begin_ns = plat_now_ns();
     int rc = take_segments(c, w, err);
     if (rc != 0 || !begin_reply(c, w))
         return rc != 0 ? rc : cluster_explain(c, err);
@@ -416,6 +417,7 @@ static int run_pass(struct cluster *c, struct wire *w, struct fm_error *err)
     add_results(c);
     const uint64_t n = wire_end(&m->out, pass->n_rows, c->limits.row_floats);
     memcpy(m->out.rows, pass->rows, (size_t)pass->n_rows * c->limits.row_floats * sizeof(float));
+    m->out.head->busy_ns += plat_now_ns() - begin_ns;
     return link_send(c, (char *)m->out.head, n, err);
 }
 

@@ -33,7 +33,7 @@ struct wire_head {
     uint32_t n_rows;         /* that follow */
     uint32_t flags;          /* WIRE_TIMED */
     uint32_t stray_position; /* as in struct engine */
-    uint32_t unused[2];
+    uint64_t busy_ns;        /* of a pass: that the ranks so far were busy with it */
 };
 
 #define WIRE_TIMED 1u /* somebody wants to see where the time goes */

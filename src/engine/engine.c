@@ -333,6 +333,7 @@ void engine_close(struct engine *e)
 struct pass *engine_begin(struct engine *e, const struct batch *batch)
 {
     struct pass *pass = e->passes;
+    const uint64_t begin_ns = plat_now_ns();
     while (pass->is_used)
         pass++;
     assert(pass < e->passes + e->n_passes);
@@ -341,6 +342,7 @@ struct pass *engine_begin(struct engine *e, const struct batch *batch)
     for (uint32_t i = 0; i < e->n_stages && pass->n_segments > 0; i++)
         forward_run(e->stages[i].forward, pass);
     e->is_computing = false;
+    e->busy_ns += plat_now_ns() - begin_ns;
     if (e->remote != NULL && pass->n_segments > 0) {
         e->remote->send(e->remote->ctx, pass);
         pass->is_away = true;
@@ -360,10 +362,12 @@ static void land_first(struct engine *e)
     if (hooks->before_head != NULL)
         hooks->before_head(hooks->ctx);
     e->remote->receive(e->remote->ctx, pass);
+    const uint64_t begin_ns = plat_now_ns();
     e->is_computing = true;
     if (pass->n_segments > 0)
         forward_run_head(e->stages[0].forward, pass);
     e->is_computing = false;
+    e->busy_ns += plat_now_ns() - begin_ns;
 }
 
 void engine_end(struct engine *e, struct pass *pass)

@@ -73,6 +73,7 @@ struct engine {
     struct pass **away;  /* [n_passes]: those whose rows other ranks have, in their order */
     uint32_t n_passes, n_away;
     bool is_computing; /* a pass is on the stages */
+    uint64_t busy_ns;  /* that passes were */
 };
 
 /* Takes the options apart that concern the engine, or says what is wrong with one, before anything

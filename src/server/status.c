@@ -309,8 +309,8 @@ static bool add_rank_metrics(struct text_buffer *out, const struct jobs_stats *s
         {"rank_expert_wait_seconds_total", "Time that a rank waited for experts.", rank_wait},
         {"rank_busy_seconds_total", "Time that a rank worked for the first one.", rank_busy},
         {"rank_sent_bytes_total", "Bytes that a rank sent to the next one.", rank_sent},
-        {"rank_network_seconds_total", "Of rank 0: time of its passes in which no other rank "
-         "was busy.", rank_network},
+        {"rank_network_seconds_total", "Of rank 0: time in the network of passes that were under "
+         "way one at a time.", rank_network},
     };
     bool is_good = true;
     for (size_t i = 0; stats->n_ranks > 0 && i < sizeof metrics / sizeof metrics[0]; i++) {

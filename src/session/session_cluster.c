@@ -93,8 +93,8 @@ void session_cluster_adapt(struct fm_model_options *o)
         return;
     o->gpu = "off";
     o->gpu_memory_bytes = 0;
-    if (o->cluster->hub == NULL)
-        return;
+    if (o->cluster->hub == NULL || cluster_rank(o->cluster->c) > 0)
+        return; /* a process has its own, and a thread the first one's, which is divided already */
     /* Threads share the memory of a process, and none of them can tell how much is its own. */
     const uint64_t all = o->memory_bytes > 0 ? o->memory_bytes : plat_memory_available() / 10 * 8;
     o->memory_bytes = all / cluster_n_ranks(o->cluster->c);
@@ -346,7 +346,7 @@ bool fm_model_rank(const struct fm_model *m, unsigned rank, struct fm_rank_stats
         .busy_ns = s.busy_ns, .bytes_sent = s.bytes_sent, .n_messages = s.n_messages};
     (void)snprintf(stats.cpu_level, sizeof stats.cpu_level, "%s", s.cpu_level);
     if (rank == 0)
-        cluster_times(m->cluster, &stats.away_ns, &stats.network_ns);
+        cluster_times(m->cluster, &stats.away_ns, &stats.network_ns, &stats.n_lone_passes);
     return sized_give(out, &stats, sizeof stats) == 0;
 }
 
