@@ -203,8 +203,8 @@ void cluster_put(json_t *to, const struct fm_model *model)
     json_t *all = json_array();
     for (unsigned i = 0; fm_model_rank(model, i, &s); i++)
         (void)json_array_append_new(all, json_pack(
-            "{s:i, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:f, s:f, s:I}", "rank",
-            (int)i, "host", s.host, "first_layer", (int)s.first_layer, "n_layers",
+            "{s:i, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:f, s:f, s:I}",
+            "rank", (int)i, "host", s.host, "first_layer", (int)s.first_layer, "n_layers",
             (int)s.n_layers, "memory_budget_bytes", (json_int_t)s.memory_budget_bytes,
             "cache_slots", (json_int_t)s.n_cache_slots, "expert_hits",
             (json_int_t)s.n_expert_hits, "expert_misses", (json_int_t)s.n_expert_misses,

@@ -82,7 +82,8 @@ void member_stats(const struct cluster *c, struct cluster_rank_stats *stats)
         .n_expert_layers = model_n_own_expert_layers(stage->model),
         .n_threads = stage->budget.n_threads, .budget = stage->budget.total,
         .cache = stage->budget.cache, .resident_peak = plat_resident_peak_bytes(),
-        .busy_ns = c->rank == 0 ? c->engine->busy_ns : c->busy_ns, .bytes_sent = c->bytes_sent, .n_messages = c->n_messages};
+        .busy_ns = c->rank == 0 ? c->engine->busy_ns : c->busy_ns,
+        .bytes_sent = c->bytes_sent, .n_messages = c->n_messages};
     if (stage->cache != NULL)
         expert_cache_stats(stage->cache, &stats->experts);
     (void)snprintf(stats->cpu_level, sizeof stats->cpu_level, "%s", stage->be->level);
