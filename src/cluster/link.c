@@ -94,9 +94,6 @@ static bool take_control(struct cluster *c, uint32_t from, struct control *in)
     return true;
 }
 
-/* Time in which this rank did not look counts little: an answer may have been there. */
-#define MAX_STEP_NS 100000000ull
-
 static void hear_peer(struct cluster *c, uint32_t rank, uint64_t now_ns, uint64_t step_ns)
 {
     struct peer *peer = &c->peers[rank];
@@ -185,14 +182,17 @@ void link_answer(struct cluster *c)
 {
     struct member *m = &c->member;
     const struct control *in = &c->control_in;
+    bool was_heard = false;
     if (c->alarm != 0 && send_control(c, 0, &c->pong, CONTROL_PONG, HERE, 0))
         c->alarm = 0;
     while (!c->is_lost && take_control(c, 0, &c->control_in)) {
+        was_heard = true;
         if (in->kind == CONTROL_PING)
             (void)send_control(c, 0, &c->pong, CONTROL_PONG, in->number, 0);
         else if (in->kind == CONTROL_CANCEL)
             note_cancel(m, in->number, in->segment);
     }
+    beat_watch(c, was_heard);
 }
 
 bool link_tend(struct cluster *c)
