@@ -398,7 +398,8 @@ const struct command cmd_serve = {
         "Ctrl-C or SIGTERM stops accepting requests, lets running ones finish within --grace, and "
         "saves sessions to --snapshots; a second one ends them at once. SIGHUP reads "
         "--api-key-file again; without one, or when the terminal is closed, it stops the server "
-        "the same way. Under mpirun, SIGUSR1 to mpirun stops it. Each request logs one line on standard error.",
+        "the same way. Under mpirun, SIGUSR1 to mpirun stops it. Each request logs one line on "
+        "standard error.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},

@@ -132,19 +132,28 @@ static void hear_peer(struct cluster *c, uint32_t rank, uint64_t now_ns, uint64_
  * MPI may end a process that sends to one that is gone. */
 #define ROLL_CALL_NS 400000000ull
 
+/* A rank that was silent for so long before that is the one that is gone. */
+#define SUSPECT_NS 600000000ull
+
 static void call_the_roll(struct cluster *c, uint64_t now_ns)
 {
     uint32_t silent = 0, n_silent = 0;
+    uint64_t longest_ns = 0;
     if (c->roll_ns == 0)
         c->roll_ns = now_ns;
-    for (uint32_t i = c->n_ranks - 1; i > 0; i--)
-        if (!c->peers[i].is_here) {
-            silent = i;
-            n_silent++;
-        }
+    for (uint32_t i = c->n_ranks - 1; i > 0; i--) {
+        const struct peer *peer = &c->peers[i];
+        const uint64_t silent_ns = peer->is_asked ? peer->silent_ns : 0;
+        if (peer->is_here)
+            continue;
+        n_silent++;
+        silent = silent_ns >= longest_ns ? i : silent;
+        longest_ns = silent_ns >= longest_ns ? silent_ns : longest_ns;
+    }
     if (n_silent > 0 && now_ns - c->roll_ns < ROLL_CALL_NS)
         return;
-    if (n_silent > 0 && (n_silent + 1 < c->n_ranks || c->n_ranks == 2))
+    if (n_silent > 0 &&
+        (n_silent + 1 < c->n_ranks || c->n_ranks == 2 || longest_ns > SUSPECT_NS))
         cluster_lose(c, silent, "it has died or is not answering, and the job is told to end "
                      "(SIGTERM)");
     else if (n_silent > 0)

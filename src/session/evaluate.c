@@ -106,7 +106,7 @@ static void take_fault(void *ctx, uint32_t segment, const struct batch_fault *fa
     else if (fm_model_lost(m) == NULL)
         (void)err_wrap(&full, why.code, "'%s'", m->engine.model->source->path);
     char where[sizeof fault->where];
-    if (session_cluster_where(e->m, fault, where, sizeof where)) {
+    if (session_cluster_where(m, fault, where, sizeof where)) {
         const size_t used = strlen(why.summary);
         (void)snprintf(why.summary + used, sizeof why.summary - used, ", on %s", where);
         (void)err_wrap(&full, why.code, "%s", where);

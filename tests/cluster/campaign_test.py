@@ -1,11 +1,11 @@
 """Random faults of ranks while a server answers, and while `run` and `bench` compute.
 
-Usage: campaign_test.py PROGRAM PRELOAD RELAY GOLDEN_DIR NANO [--faults N] [--seed N] [--kinds K,...]
-                        [--first N] [--json FILE]
+Usage: campaign_test.py PROGRAM PRELOAD RELAY GOLDEN_DIR NANO [--faults N] [--seed N]
+                        [--kinds K,...] [--first N] [--json FILE]
 
-PRELOAD is the library built from tests/fault/preload_reads.c, RELAY the program of net_relay.c. Each
-fault has 2 to 4 ranks, which talk over shared memory, TCP, or a network between namespaces, and
-compute nano or a golden. Kinds of faults:
+PRELOAD is the library built from tests/fault/preload_reads.c, RELAY the program of net_relay.c.
+Each fault has 2 to 4 ranks, which talk over shared memory, TCP, or a network between namespaces,
+and compute nano or a golden. Kinds of faults:
     kill    kill -9 of a rank
     stop    SIGSTOP of a rank
     disk    a rank's reads of experts fail, end early, or give a wrong bit
@@ -45,7 +45,8 @@ LIMIT_S = 10      # for a request
 END_LIMIT_S = 15  # for mpirun and all ranks
 MARK = "FLASHMOE_CAMPAIGN"
 PROMPTS = ("Write a story about a robot who loves music.", "The river that never sleeps",
-           "What is the capital of France?", "Once upon a time there was a clock")
+           "What is the capital of France?",
+           "Once upon a time there was a clock that told the hours backwards. " * 6)
 # What docs/CLUSTER.md tells users to set.
 MPI = ("--mca", "oob_tcp_keepalive_time", "3", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca",
        "oob_tcp_keepalive_probes", "3")
@@ -142,7 +143,8 @@ class Ask(threading.Thread):
             told = choice.get("logprobs") or {}
             self.tokens += zip(told.get("tokens", ()), told.get("token_logprobs", ()))
         used = event.get("usage") or {}
-        self.n_cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        details = used.get("prompt_tokens_details") or {}
+        self.n_cached = max(self.n_cached, details.get("cached_tokens", 0))
 
 
 class Model:
@@ -156,7 +158,8 @@ class Model:
                 "logit_bias": {str(token): -100 for token in self.forbidden}}
 
     def run_words(self):
-        return ["run", self.path, "-p", PROMPTS[0], "--raw", "--temp", "0", "-n", "600", "--quiet"]
+        return ["run", self.path, "-p", PROMPTS[0], "--raw", "--temp", "0", "-n", "600",
+                "--verbose"]
 
 
 # ---- a server or command on ranks
@@ -182,14 +185,14 @@ class Job:
         file.seek(0)
         return file.read()
 
-    def wait_for_end(self, limit_s):
-        """Waits for the end of mpirun and of all ranks. Returns how long it took."""
-        begin = time.monotonic()
-        while time.monotonic() - begin < limit_s:
-            if self.process.poll() is not None and not marked(self.mark):
-                break
+    def wait_for_end(self, limit_s, ranks_only=False):
+        """Waits for the end of mpirun, of all ranks, and of the daemons of Open MPI."""
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end:
+            if self.process.poll() is not None and \
+                    not (rank_ids if ranks_only else marked)(self.mark):
+                return
             time.sleep(0.02)
-        return time.monotonic() - begin
 
     def close(self):
         kill_all(self.mark)
@@ -260,7 +263,7 @@ class Plan:
         self.over = "net" if self.kind == "cut" else chance.choice(("shm", "tcp"))
         self.damage = chance.choice(("eio", "cut", "damage"))
         self.net = networks
-        self.is_saved = chance.random() < 0.4 # a session is saved before the fault
+        self.is_saved = chance.random() < 0.5 # a session is saved before the fault
 
     def mpirun(self):
         if self.over == "net":
@@ -291,6 +294,11 @@ class Plan:
             lines = {"cut": "CUT experts-\n", "damage": "DAMAGE experts-\n",
                      "eio": "".join(f"experts-{i:03}.bin 0 {1 << 40}\n" for i in range(9))}
             write_ranges(ranges, lines[self.damage])
+
+
+def plain(text):
+    """Without control characters: mpirun gives a rank a terminal, which gets none."""
+    return "".join(c for c in text if c.isprintable())
 
 
 def write_ranges(path, text):
@@ -350,7 +358,7 @@ def serve_round(plan, folder, found):
         check_tokens(first, plan.model.answers[PROMPTS[3]])
         need(first.is_whole, f"undisturbed: {first.error}")
         if plan.is_saved:
-            time.sleep(3.2) # sessions are saved after 3 s without work
+            time.sleep(4) # sessions are saved after 3 s without work
         asks = {p: Ask(server.port, plan.model.body(p)) for p in PROMPTS[:3]}
         ids = rank_ids(server.mark)
         time.sleep(plan.delay_s)
@@ -364,7 +372,8 @@ def serve_round(plan, folder, found):
             need(not ask.is_alive(), f"a request hangs for {LIMIT_S} s")
             check_tokens(ask, plan.model.answers[prompt])
         found["failed"] = [a.error for a in asks.values() if not a.is_whole]
-        found["request_s"] = max(0, max(a.ended for a in asks.values()) - struck)
+        if plan.kind != "disk": # others need no broken expert, and take their time
+            found["request_s"] = max(0, max(a.ended for a in asks.values()) - struck)
         if plan.kind == "disk":
             judge_disk(plan, server, asks, ranges)
         else:
@@ -396,12 +405,21 @@ def judge_disk(plan, server, asks, ranges):
     need(not marked(server.mark), "a process is left")
 
 
-def judge_loss(plan, server, asks, struck, found):
-    server.wait_for_end(struck + END_LIMIT_S - time.monotonic())
+def see_end(plan, job, struck, found):
+    """mpirun and all ranks end. A daemon of Open MPI that was cut off does when the network is
+    back."""
+    job.wait_for_end(struck + END_LIMIT_S - time.monotonic(), plan.kind == "cut")
     found["end_s"] = time.monotonic() - struck
-    need(server.process.poll() is not None, f"mpirun has not ended after {END_LIMIT_S} s")
-    left = marked(server.mark)
-    need(not left, f"processes are left: {left}")
+    need(job.process.poll() is not None, f"mpirun has not ended after {END_LIMIT_S} s")
+    need(not rank_ids(job.mark), f"ranks are left: {rank_ids(job.mark)}")
+    if plan.kind == "cut":
+        plan.net.plug(plan.rank)
+        job.wait_for_end(60)
+    need(not marked(job.mark), f"processes are left: {marked(job.mark)}")
+
+
+def judge_loss(plan, server, asks, struck, found):
+    see_end(plan, server, struck, found)
     log = server.read(server.log)
     if all(ask.is_whole for ask in asks.values()):
         return # it came too late
@@ -427,7 +445,7 @@ def restart(plan, snapshots, found):
         ask.join(60)
         need(ask.is_whole, f"after the restart: {ask.error}")
         check_tokens(ask, plan.model.answers[PROMPTS[3]])
-        found["restored"] = ask.n_cached > 0
+        found["saved"], found["restored"] = len(whole), ask.n_cached > 0
         need(ask.n_cached == 0 or whole, "a session was restored without all parts")
         server.stop()
         log = server.read(server.log)
@@ -444,22 +462,24 @@ def command_round(plan, folder, found):
     ranges = folder / "ranges"
     write_ranges(ranges, "")
     words = plan.model.run_words() if plan.command == "run" else \
-        ["bench", "decode", plan.model.path, "--tokens", "400", "--repeat", "4", "--quiet"]
+        ["bench", "decode", plan.model.path, "--tokens", "400", "--repeat", "4",
+         "--verbose"]
     job = Job(plan, [*words, *plan.options()], ranges if plan.kind == "disk" else None)
     try:
         end = time.monotonic() + 60
-        while len(rank_ids(job.mark)) < plan.n_ranks and time.monotonic() < end:
-            time.sleep(0.02)
-        time.sleep(0.8 + plan.delay_s)
+        while "flashmoe: context " not in job.read(job.log) and time.monotonic() < end:
+            time.sleep(0.02) # until the model is open
+        time.sleep(0.2 + plan.delay_s)
         if job.process.poll() is not None:
             found["failed"] = []
             return # too late
         plan.strike(rank_ids(job.mark), ranges)
         struck = time.monotonic()
-        job.wait_for_end(60 if plan.kind == "disk" else END_LIMIT_S)
-        found["end_s"] = time.monotonic() - struck
-        need(job.process.poll() is not None, f"mpirun has not ended after {END_LIMIT_S} s")
-        need(not marked(job.mark), "processes are left")
+        if plan.kind == "disk":
+            job.wait_for_end(120)
+            need(not marked(job.mark), "processes are left")
+        else:
+            see_end(plan, job, struck, found)
         log, out = job.read(job.log), job.read(job.out)
         if job.process.returncode == 0:
             found["failed"] = []
@@ -467,7 +487,7 @@ def command_round(plan, folder, found):
             found["failed"] = [log]
             need(log_names(plan, log), "the log does not name the rank")
         if plan.command == "run":
-            need(plan.model.text.startswith(out.rstrip("\n")), f"wrong text: {out!r}")
+            need(plain(plan.model.text).startswith(plain(out)), f"wrong text: {out!r}")
         elif job.process.returncode != 0:
             need(out == "", f"a result is printed: {out!r}")
     except Wrong as why:
@@ -494,7 +514,7 @@ def one_round(plan):
                 plan.net.close()
     times = "".join(f", {name} {found[name + '_s']:.1f} s" for name in ("request", "end")
                     if name + "_s" in found)
-    more = "".join(f", {name}" for name in ("restored",) if found.get(name))
+    more = "".join(f", {name}" for name in ("saved", "restored") if found.get(name))
     print(f"{plan}: {len(found.get('failed', ()))} failed, {found.get('told', 0)} told{times}{more}"
           + (f"\n    WRONG: {found['wrong']}" if found["wrong"] else ""), flush=True)
     return found
@@ -533,6 +553,7 @@ def summarize(all_found):
               f"{sum(f.get('told', 0) for f in own)} told by the server, "
               f"{sum(f.get('cut_off', 0) for f in own)} cut off; slowest request "
               f"{max(requests, default=0):.1f} s, slowest end {max(ends, default=0):.1f} s; "
+              f"{sum(bool(f.get('saved')) for f in own)} times a session was saved, "
               f"{sum(bool(f.get('restored')) for f in own)} times restored")
     return n_wrong
 

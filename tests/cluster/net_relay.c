@@ -4,9 +4,10 @@
  *
  * Makes a TUN device in each network namespace (a path such as /run/netns/a, or "." for its own),
  * prints "ready", and carries IPv4 packets from device to device: host number i has the address
- * BASE with i + 1 as its last number (10.77.0.0 gives 10.77.0.1 for the first). Each host sends with
- * the given rate; each packet arrives DELAY_US later, and a random part of JITTER_US. Packets of two
- * hosts keep their order. A queue holds 50 ms. It needs root, and a kernel with TUN, but not netem.
+ * BASE with i + 1 as its last number (10.77.0.0 gives 10.77.0.1 for the first). Each host sends
+ * with the given rate; each packet arrives DELAY_US later, and a random part of JITTER_US. Packets
+ * of two hosts keep their order. A queue holds 50 ms. It needs root, and a kernel with TUN, but not
+ * netem.
  *
  * Without loss, packets of up to 64 KB travel whole (segmentation offload), as between real network
  * cards; with it they have the size of the MTU, so that each is lost for itself. */

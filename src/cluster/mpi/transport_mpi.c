@@ -1,6 +1,6 @@
 /* Messages over Open MPI, in a module of its own: the program loads it when mpirun has started it,
- * so that it needs no MPI otherwise. One thread at a time calls MPI: the one that drives the rank, or
- * the one that gives its signs of life.
+ * so that it needs no MPI otherwise. One thread at a time calls MPI: the one that drives the rank,
+ * or the one that gives its signs of life.
  *
  * Errors of MPI are returned where the library lets them be: some of its components end the process
  * instead when a connection is lost. */
@@ -191,8 +191,8 @@ static int show_here(const char *file, const char *topic, int with_header, ...)
     return 0;
 }
 
-/* Open MPI 4 and 5 have a variable for it. Where it is not there, or not a variable, all stays as it
- * is. */
+/* Open MPI 4 and 5 have a variable for it. Where it is not there, or not a variable, all stays as
+ * it is. */
 static void show_messages_here(void)
 {
     void *const found[] = {dlsym(RTLD_DEFAULT, "opal_show_help"),
