@@ -46,7 +46,7 @@ END_LIMIT_S = 15  # for mpirun and all ranks
 MARK = "FLASHMOE_CAMPAIGN"
 PROMPTS = ("Write a story about a robot who loves music.", "The river that never sleeps",
            "What is the capital of France?",
-           "Once upon a time there was a clock that told the hours backwards. " * 6)
+           "Once upon a time there was a clock that told the hours backwards. " * 20)
 # What docs/CLUSTER.md tells users to set.
 MPI = ("--mca", "oob_tcp_keepalive_time", "3", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca",
        "oob_tcp_keepalive_probes", "3")
@@ -274,7 +274,7 @@ class Plan:
     def options(self):
         """Of the program. For faults of its disk a rank has too little memory for its experts."""
         memory = "128M" if self.kind != "disk" else "66M" if self.n_ranks == 4 else "70M"
-        return ["--threads", "1", "--memory", memory, "--context", "512", "--io", "direct",
+        return ["--threads", "1", "--memory", memory, "--context", "1024", "--io", "direct",
                 "--no-heat"]
 
     def __str__(self):
