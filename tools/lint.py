@@ -46,7 +46,8 @@ LIBM_CALLS = ("exp exp2 exp10 expm1 log log2 log10 log1p pow sin cos sincos tan 
 THREAD_FILES = ("src/base/pool.c", "src/base/mem.c", "src/store/reader_*.[ch]",
                 "src/store/row_store.c", "src/backend/cuda/cuda_memory.[ch]",
                 "src/cache/expert_cache*.[ch]", "src/cache/background.c", "src/pack/crew.c",
-                "src/cluster/transport_threads.c",
+                "src/cluster/transport_threads.c", "src/cluster/beat.c",
+                "src/cluster/mpi/transport_mpi.c",
                 "src/session/session*.c", "src/server/jobs*.c", "src/server/call_texts.c")
 THREADS = re.compile(r"#\s*include\s*<(?:stdatomic|pthread|threads)\.h>"
                      r"|\b(?:_Atomic|pthread_\w+|atomic_\w+|__atomic_\w+|__sync_\w+)\b")

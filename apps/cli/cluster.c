@@ -94,8 +94,10 @@ int cluster_enter(const struct args *args, struct fm_error *err)
     if (n_ranks > 1 && n_stages > 0)
         return err_set(err, FM_ERR_ARG, "--stages is for one process, and mpirun has started %u",
                        n_ranks);
-    if (n_ranks > 1)
+    if (n_ranks > 1) {
         (void)signal(SIGTERM, on_end);
+        (void)signal(SIGUSR1, SIG_IGN); /* mpirun passes it on to all; a server stops */
+    }
     write_words(args, words, sizeof words);
     const struct fm_cluster_options options = {
         .size = sizeof options, .n_threads = n_stages, .words = words,
@@ -136,7 +138,7 @@ int cluster_work(const struct args *args)
         options.heat_path = heat;
     app_keep_io(app_model_path(args), &options, io);
     rc = fm_cluster_work(cluster, app_model_path(args), &options, &err);
-    return rc == 0 ? STATUS_OK : STATUS_FAILED; /* the first rank says why */
+    return rc == 0 ? STATUS_OK : say_failed(&err, STATUS_FAILED);
 }
 
 int cluster_options(const struct args *args, struct fm_model_options *options,

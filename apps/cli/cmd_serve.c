@@ -44,6 +44,13 @@ static void on_stop(int signal_number)
         server_stop(running);
 }
 
+static void on_stop_of_ranks(int signal_number)
+{
+    (void)signal_number;
+    if (running != NULL)
+        server_stop(running);
+}
+
 static void on_hang_up(int signal_number)
 {
     (void)signal_number;
@@ -52,13 +59,19 @@ static void on_hang_up(int signal_number)
 }
 
 /* Installs the handlers after the model is loaded; before that a signal kills. SIGHUP stays ignored
- * under `nohup`. */
-static void catch_signals(void)
+ * under `nohup`. mpirun passes SIGUSR1 on to the ranks and waits for them; SIGTERM it follows by a
+ * SIGKILL. */
+static void catch_signals(const struct fm_model *model)
 {
+    struct fm_rank_stats first = {.size = sizeof first};
     struct sigaction action = {.sa_handler = on_stop}, old = {.sa_handler = SIG_DFL};
     (void)sigemptyset(&action.sa_mask); /* cannot fail for a valid pointer */
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
+    if (fm_model_rank(model, 0, &first)) {
+        action.sa_handler = on_stop_of_ranks;
+        (void)sigaction(SIGUSR1, &action, NULL);
+    }
     (void)sigaction(SIGHUP, NULL, &old);
     action.sa_handler = on_hang_up;
     if (old.sa_handler != SIG_IGN)
@@ -229,7 +242,7 @@ static int run_server(struct serving *s, const struct server_options *o, struct 
         return rc;
     server_set_keys(s->server, keys);
     running = s->server;
-    catch_signals();
+    catch_signals(s->model);
     warn_of_access(s, o, n_keys);
     say_ready(s, &stats, o->host, server_port(s->server), o->model_name, o->n_parallel,
               o->n_sessions);
@@ -385,7 +398,8 @@ const struct command cmd_serve = {
         "Ctrl-C or SIGTERM stops accepting requests, lets running ones finish within --grace, and "
         "saves sessions to --snapshots; a second one ends them at once. SIGHUP reads "
         "--api-key-file again; without one, or when the terminal is closed, it stops the server "
-        "the same way. Each request logs one line on standard error.",
+        "the same way. Under mpirun, SIGUSR1 to mpirun stops it. Each request logs one line on "
+        "standard error.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},

@@ -17,7 +17,7 @@ extern "C" {
 
 /* ---- control: beside the ring (link.c) */
 
-enum control_kind { CONTROL_PING = 1, CONTROL_PONG, CONTROL_CANCEL, CONTROL_FAIL };
+enum control_kind { CONTROL_PING = 1, CONTROL_PONG, CONTROL_CANCEL, CONTROL_FAIL, CONTROL_BEAT };
 
 struct control {
     uint32_t kind, segment;
@@ -139,7 +139,9 @@ struct cluster {
     bool is_lost;
     struct fm_error lost;
     struct peer peers[CLUSTER_RANKS]; /* of the first rank */
-    uint64_t heard_ns; /* when the first rank last looked for answers */
+    uint64_t heard_ns;  /* when the rank last looked for control messages */
+    uint64_t silent_ns; /* for so long another rank has heard nothing of the first one */
+    struct beat *beat;  /* of the first rank */
     volatile sig_atomic_t alarm; /* CLUSTER_LOOKS or CLUSTER_ENDS; set by signal handlers */
     uint64_t roll_ns;            /* when the first rank saw it; 0: it has not */
     /* A model that is open, or is being opened. */
@@ -172,6 +174,17 @@ struct cluster {
     struct control_slot pong, fail;
     struct control control_in;
 };
+
+/* Time in which a rank did not look counts little: an answer may have been there. */
+#define MAX_STEP_NS 100000000ull
+
+/* ---- beat.c */
+
+/* The first rank gives signs of life until beat_end, which accepts that it does not. */
+int beat_begin(struct cluster *c, struct fm_error *err);
+void beat_end(struct cluster *c);
+/* Another rank: whether it has heard the first one. After too long a silence that one is lost. */
+void beat_watch(struct cluster *c, bool was_heard);
 
 /* ---- link.c */
 

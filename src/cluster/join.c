@@ -89,7 +89,10 @@ static int receive(struct cluster *c, uint32_t from, struct join_message *m, str
         if (n == 0)
             pause_a_little(&pause);
     }
-    return check_message(m, n, from, err);
+    const int rc = check_message(m, n, from, err);
+    if (rc == 0)
+        (void)snprintf(c->peers[from].host, HOST_BYTES, "%s", m->host);
+    return rc;
 }
 
 static int receive_from_first(struct cluster *c, struct join_message *m, struct fm_error *err)
@@ -146,8 +149,6 @@ static int greet_all(struct cluster *c, const char *words, struct fm_error *err)
         struct fm_error why;
         int own = receive(c, i, &m, &why);
         if (own == 0)
-            (void)snprintf(c->peers[i].host, HOST_BYTES, "%s", m.host);
-        if (own == 0)
             own = compare_words(c, i, words, hash_of(words), &m, &why);
         if (own != 0 && rc == 0) {
             rc = own;
@@ -187,8 +188,11 @@ int cluster_join(struct transport *transport, const struct cluster_options *opti
     c->timeout_ns = options->timeout_ns;
     plat_host_name(c->peers[c->rank].host, HOST_BYTES);
     plat_sleep_sharply();
-    const int rc = c->rank == 0 ? greet_all(c, words, err) : greet_first(c, words, err);
+    int rc = c->rank == 0 && c->is_process ? beat_begin(c, err) : 0;
+    if (rc == 0)
+        rc = c->rank == 0 ? greet_all(c, words, err) : greet_first(c, words, err);
     if (rc != 0) {
+        beat_end(c);
         transport->ops->close(transport);
         mem_free(c);
         return rc;
@@ -204,6 +208,7 @@ void cluster_leave(struct cluster *c)
     const struct join_message m = message_of(JOIN_END, 0, NULL);
     for (uint32_t i = 1; c->rank == 0 && i < c->n_ranks && !c->is_lost; i++)
         (void)send_now(c, i, &m, NULL);
+    beat_end(c);
     if (c->is_lost)
         c->t->ops->abandon(c->t);
     c->t->ops->close(c->t);

@@ -94,9 +94,6 @@ static bool take_control(struct cluster *c, uint32_t from, struct control *in)
     return true;
 }
 
-/* Time in which this rank did not look counts little: an answer may have been there. */
-#define MAX_STEP_NS 100000000ull
-
 static void hear_peer(struct cluster *c, uint32_t rank, uint64_t now_ns, uint64_t step_ns)
 {
     struct peer *peer = &c->peers[rank];
@@ -135,19 +132,28 @@ static void hear_peer(struct cluster *c, uint32_t rank, uint64_t now_ns, uint64_
  * MPI may end a process that sends to one that is gone. */
 #define ROLL_CALL_NS 400000000ull
 
+/* A rank that was silent for so long before that is the one that is gone. */
+#define SUSPECT_NS 600000000ull
+
 static void call_the_roll(struct cluster *c, uint64_t now_ns)
 {
     uint32_t silent = 0, n_silent = 0;
+    uint64_t longest_ns = 0;
     if (c->roll_ns == 0)
         c->roll_ns = now_ns;
-    for (uint32_t i = c->n_ranks - 1; i > 0; i--)
-        if (!c->peers[i].is_here) {
-            silent = i;
-            n_silent++;
-        }
+    for (uint32_t i = c->n_ranks - 1; i > 0; i--) {
+        const struct peer *peer = &c->peers[i];
+        const uint64_t silent_ns = peer->is_asked ? peer->silent_ns : 0;
+        if (peer->is_here)
+            continue;
+        n_silent++;
+        silent = silent_ns >= longest_ns ? i : silent;
+        longest_ns = silent_ns >= longest_ns ? silent_ns : longest_ns;
+    }
     if (n_silent > 0 && now_ns - c->roll_ns < ROLL_CALL_NS)
         return;
-    if (n_silent > 0 && (n_silent + 1 < c->n_ranks || c->n_ranks == 2))
+    if (n_silent > 0 &&
+        (n_silent + 1 < c->n_ranks || c->n_ranks == 2 || longest_ns > SUSPECT_NS))
         cluster_lose(c, silent, "it has died or is not answering, and the job is told to end "
                      "(SIGTERM)");
     else if (n_silent > 0)
@@ -185,14 +191,17 @@ void link_answer(struct cluster *c)
 {
     struct member *m = &c->member;
     const struct control *in = &c->control_in;
+    bool was_heard = false;
     if (c->alarm != 0 && send_control(c, 0, &c->pong, CONTROL_PONG, HERE, 0))
         c->alarm = 0;
     while (!c->is_lost && take_control(c, 0, &c->control_in)) {
+        was_heard = true;
         if (in->kind == CONTROL_PING)
             (void)send_control(c, 0, &c->pong, CONTROL_PONG, in->number, 0);
         else if (in->kind == CONTROL_CANCEL)
             note_cancel(m, in->number, in->segment);
     }
+    beat_watch(c, was_heard);
 }
 
 bool link_tend(struct cluster *c)

@@ -583,7 +583,9 @@ static int handle(struct cluster *c, uint64_t n, bool *is_over, struct fm_error 
                      wire_end(&c->member.out, 0, c->limits.row_floats), err);
 }
 
-/* Tells the first rank why this one ends. */
+/* Tells the first rank why this one ends. It may be the one that is gone. */
+#define TELL_FAILURE_NS 500000000ull
+
 static void tell_failure(struct cluster *c, const struct fm_error *err)
 {
     struct control_slot *slot = &c->fail;
@@ -594,7 +596,7 @@ static void tell_failure(struct cluster *c, const struct fm_error *err)
     if (c->t->ops->send(c->t, 0, CHANNEL_CONTROL, &slot->message, sizeof slot->message,
                         &slot->send, NULL) != 0)
         return;
-    while (!c->t->ops->is_sent(c->t, &slot->send) && plat_now_ns() - begin_ns < c->timeout_ns)
+    while (!c->t->ops->is_sent(c->t, &slot->send) && plat_now_ns() - begin_ns < TELL_FAILURE_NS)
         pause_a_little(&pause);
 }
 

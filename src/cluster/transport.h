@@ -2,8 +2,9 @@
  * mpirun has started. A message goes from one rank to another on a channel; those of a channel
  * arrive in the order in which they were sent. Nothing here blocks: the caller asks again.
  *
- * A rank has one struct transport, and only the thread that drives the rank calls it. Messages are
- * not authenticated and not encrypted: everyone who reaches the ports of the ranks is trusted. */
+ * A rank has one struct transport. The thread that drives the rank calls it, and for processes also
+ * the thread that gives the first rank's signs of life (beat.c). Messages are not authenticated and
+ * not encrypted: everyone who reaches the ports of the ranks is trusted. */
 #ifndef FLASHMOE_CLUSTER_TRANSPORT_H
 #define FLASHMOE_CLUSTER_TRANSPORT_H
 

@@ -503,7 +503,7 @@ static void sweep_queue(struct jobs *js)
         if (job_is_cancelled(job))
             runner_end(&js->runner, job, FM_ERR_CANCELLED, "cancelled");
         else
-            runner_end(&js->runner, job, JOB_ERR_SHUTDOWN, "the server is shutting down");
+            runner_end_stopped(&js->runner, job);
     }
 }
 
@@ -596,7 +596,7 @@ static void fail_running(struct jobs *js)
     if (now)
         runner_land(e);
     while (now && e->n_running > 0)
-        runner_end(e, e->running[0], JOB_ERR_SHUTDOWN, "the server is shutting down");
+        runner_end_stopped(e, e->running[0]);
 }
 
 /* Tells the server that nothing more can be computed. */

@@ -97,6 +97,8 @@ int runner_open_groups(struct runner *e, struct fm_error *err);
 void runner_close_groups(struct runner *e);
 /* Removes the job from `running` and reports its end. */
 void runner_end(struct runner *e, struct job *job, int code, const char *why);
+/* ... because the server stops; it may do so since a rank is lost. */
+void runner_end_stopped(struct runner *e, struct job *job);
 bool runner_picture(const struct runner *e, struct text_buffer *out);
 
 /* ---- jobs.c ------------------------------------------------------------------------------ */

@@ -304,6 +304,13 @@ static void drop_the_gone(struct runner *e)
     }
 }
 
+void runner_end_stopped(struct runner *e, struct job *job)
+{
+    const char *lost = fm_model_lost(e->model);
+    runner_end(e, job, lost != NULL ? FM_ERR_IO : JOB_ERR_SHUTDOWN,
+               lost != NULL ? lost : "the server is shutting down");
+}
+
 static void end_failed(struct runner *e, struct job *job, int rc, const char *why)
 {
     if (job_is_cancelled(job))
@@ -311,7 +318,7 @@ static void end_failed(struct runner *e, struct job *job, int rc, const char *wh
     else if (is_late(job, plat_now_ns()))
         runner_end(e, job, JOB_ERR_TIME, "the time limit of the request has passed");
     else if (jobs_is_stopping_now(job->jobs))
-        runner_end(e, job, JOB_ERR_SHUTDOWN, "the server is shutting down");
+        runner_end_stopped(e, job);
     else
         runner_end(e, job, rc, why);
 }

@@ -105,10 +105,11 @@ static void take_fault(void *ctx, uint32_t segment, const struct batch_fault *fa
                        fault->layer, why.code == FM_ERR_IO ? "cannot be read" : "is damaged");
     else if (fm_model_lost(m) == NULL)
         (void)err_wrap(&full, why.code, "'%s'", m->engine.model->source->path);
-    if (fault->where[0] != '\0') {
+    char where[sizeof fault->where];
+    if (session_cluster_where(m, fault, where, sizeof where)) {
         const size_t used = strlen(why.summary);
-        (void)snprintf(why.summary + used, sizeof why.summary - used, ", on %s", fault->where);
-        (void)err_wrap(&full, why.code, "%s", fault->where);
+        (void)snprintf(why.summary + used, sizeof why.summary - used, ", on %s", where);
+        (void)err_wrap(&full, why.code, "%s", where);
     }
     memcpy(why.text, full.text, sizeof why.text);
     fail_item(item_of(f, segment), &why);

@@ -143,6 +143,15 @@ void session_cluster_end(struct fm_model *m)
         cluster_end(m->cluster);
 }
 
+bool session_cluster_where(const struct fm_model *m, const struct batch_fault *fault, char *where,
+                           size_t bytes)
+{
+    (void)snprintf(where, bytes, "%s", fault->where);
+    if (where[0] == '\0' && m->cluster != NULL && fault->layer >= 0)
+        (void)snprintf(where, bytes, "rank 0 (%s)", cluster_host(m->cluster, 0));
+    return where[0] != '\0';
+}
+
 void session_cluster_refresh(const struct fm_model *m)
 {
     if (m->cluster != NULL)

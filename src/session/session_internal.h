@@ -159,6 +159,9 @@ void session_cluster_refresh(const struct fm_model *m);
 void session_cluster_look(const struct fm_model *m);
 /* Returns whether every rank has room for all its experts. */
 bool session_cluster_is_resident(const struct fm_model *m);
+/* Names the rank of a fault, with its host. False: there are no ranks, or all are concerned. */
+bool session_cluster_where(const struct fm_model *m, const struct batch_fault *fault, char *where,
+                           size_t bytes);
 
 /* Checks the approximations that the options ask for and describes them in m->approximate. Called
  * once the model's headers are read (approximate.c). */

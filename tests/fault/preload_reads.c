@@ -8,7 +8,8 @@
  *                damage: gives a wrong bit in the middle
  *   FAULT_RANGE  a file that is read again at every call. While it has a line NAME BEGIN END,
  *                reads that touch bytes BEGIN to END of a file of that name fail with EIO. While
- *                it has a line HOLD PREFIX, reads of files whose name starts with PREFIX wait
+ *                it has a line HOLD PREFIX, reads of files whose name starts with PREFIX wait.
+ *                CUT PREFIX: they report the end of the file. DAMAGE PREFIX: they give a wrong bit
  *
  * Without FAULT_KIND and FAULT_RANGE it only counts calls. */
 #include "preload.h"
@@ -30,36 +31,45 @@ static void nap(void)
     (void)nanosleep(&ten_ms, NULL);
 }
 
-/* Returns what FAULT_RANGE demands of a call now: 0 nothing, 1 to fail, 2 to wait. */
-static int look_up(const char *ranges, const char *name, long long from, long long to)
+enum demand { GO_ON, FAIL, HOLD, CUT, DAMAGE };
+
+static enum demand demand_of(const char *word)
+{
+    return strcmp(word, "HOLD") == 0 ? HOLD
+           : strcmp(word, "CUT") == 0 ? CUT
+           : strcmp(word, "DAMAGE") == 0 ? DAMAGE : GO_ON;
+}
+
+/* Returns what FAULT_RANGE demands of a call now. */
+static enum demand look_up(const char *ranges, const char *name, long long from, long long to)
 {
     char line[256], first[128], second[128];
     long long begin, end;
-    int found = 0;
+    enum demand found = GO_ON;
     FILE *f = fopen(ranges, "r");
-    while (f != NULL && found != 2 && fgets(line, sizeof line, f) != NULL) {
-        if (sscanf(line, "%127s %127s", first, second) == 2 && strcmp(first, "HOLD") == 0)
-            found = strncmp(name, second, strlen(second)) == 0 ? 2 : found;
+    while (f != NULL && found != HOLD && fgets(line, sizeof line, f) != NULL) {
+        if (sscanf(line, "%127s %127s", first, second) == 2 && demand_of(first) != GO_ON)
+            found = strncmp(name, second, strlen(second)) == 0 ? demand_of(first) : found;
         else if (sscanf(line, "%127s %lld %lld", first, &begin, &end) == 3 &&
                  strcmp(first, name) == 0 && from < end && begin < to)
-            found = 1;
+            found = FAIL;
     }
     if (f != NULL)
         (void)fclose(f);
     return found;
 }
 
-/* Waits while FAULT_RANGE holds the file, then returns whether the read fails. */
-static bool is_in_range(const char *path, size_t bytes, long long offset)
+/* Waits while FAULT_RANGE holds the file, then returns what it demands. */
+static enum demand wait_for_range(const char *path, size_t bytes, long long offset)
 {
     const char *ranges = getenv("FAULT_RANGE");
     if (ranges == NULL || path[0] == '\0')
-        return false;
+        return GO_ON;
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
-    int found;
-    while ((found = look_up(ranges, name, offset, offset + (long long)bytes)) == 2)
+    enum demand found;
+    while ((found = look_up(ranges, name, offset, offset + (long long)bytes)) == HOLD)
         nap();
-    return found != 0;
+    return found;
 }
 
 /* Returns true when the call ends here with *result. Otherwise may have reduced *bytes, or says
@@ -72,11 +82,13 @@ static bool inject(int fd, size_t *bytes, long long offset, ssize_t *result, boo
     if (strncmp(path, "/proc/", 6) == 0 || strncmp(path, "/sys/", 5) == 0)
         return false;
     const long call = preload_count_call();
-    if (is_in_range(path, *bytes, offset)) {
+    const enum demand demand = wait_for_range(path, *bytes, offset);
+    if (demand == FAIL || demand == CUT) {
         errno = EIO;
-        *result = -1;
+        *result = demand == FAIL ? -1 : 0;
         return true;
     }
+    *damages = demand == DAMAGE;
     const char *kind = getenv("FAULT_KIND");
     if (kind == NULL || !preload_is_faulty(call))
         return false;
@@ -90,7 +102,7 @@ static bool inject(int fd, size_t *bytes, long long offset, ssize_t *result, boo
         errno = EINTR;
         return true;
     }
-    *damages = strcmp(kind, "damage") == 0;
+    *damages |= strcmp(kind, "damage") == 0;
     if (strcmp(kind, "slow") == 0)
         nap();
     if (strcmp(kind, "zero") == 0) {

@@ -1,10 +1,16 @@
 /* Messages over Open MPI, in a module of its own: the program loads it when mpirun has started it,
- * so that it needs no MPI otherwise. One thread at a time calls MPI.
+ * so that it needs no MPI otherwise. One thread at a time calls MPI: the one that drives the rank,
+ * or the one that gives its signs of life.
  *
  * Errors of MPI are returned where the library lets them be: some of its components end the process
  * instead when a connection is lost. */
+#include <dlfcn.h>
+#include <link.h>
 #include <mpi.h>
+#include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cluster/transport.h"
@@ -29,6 +35,7 @@ struct mpi_transport {
 
 /* A process is one rank. */
 static struct mpi_transport the_transport;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct mpi_transport *own(struct transport *t)
 {
@@ -53,8 +60,10 @@ static int mpi_send(struct transport *t, uint32_t to, enum channel channel, cons
     MPI_Request request;
     if (n > INT32_MAX)
         return failed("send so much to", to, MPI_ERR_COUNT, err);
+    pthread_mutex_lock(&lock);
     const int rc = MPI_Isend(bytes, (int)n, MPI_BYTE, (int)to, (int)channel, own(t)->comm,
                              &request);
+    pthread_mutex_unlock(&lock);
     *send = (struct transport_send){.is_busy = rc == MPI_SUCCESS, .bytes = bytes, .n_bytes = n};
     if (rc != MPI_SUCCESS)
         return failed("send to", to, rc, err);
@@ -70,8 +79,10 @@ static bool mpi_is_sent(struct transport *t, struct transport_send *send)
     if (!send->is_busy)
         return true;
     memcpy(&request, &send->request, sizeof request);
+    pthread_mutex_lock(&lock);
     if (MPI_Test(&request, &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
         is_done = 1; /* the rank is gone: whoever waits for it will notice */
+    pthread_mutex_unlock(&lock);
     memcpy(&send->request, &request, sizeof request);
     send->is_busy = !is_done;
     return is_done;
@@ -108,13 +119,13 @@ static int begin(struct mpi_transport *m, uint32_t from, enum channel channel, v
     return 0;
 }
 
-static int mpi_receive(struct transport *t, uint32_t from, enum channel channel, void *bytes,
-                       uint64_t max, uint64_t *n, struct fm_error *err)
+static int receive(struct mpi_transport *m, uint32_t from, enum channel channel, void *bytes,
+                   uint64_t max, uint64_t *n, struct fm_error *err)
 {
-    struct receipt *r = &own(t)->receipts[from][channel];
+    struct receipt *r = &m->receipts[from][channel];
     int is_done = 0;
     *n = 0;
-    int rc = r->is_busy ? 0 : begin(own(t), from, channel, bytes, max, err);
+    int rc = r->is_busy ? 0 : begin(m, from, channel, bytes, max, err);
     if (rc != 0 || !r->is_busy)
         return rc;
     rc = MPI_Test(&r->request, &is_done, MPI_STATUS_IGNORE);
@@ -125,6 +136,15 @@ static int mpi_receive(struct transport *t, uint32_t from, enum channel channel,
         *n = r->n_bytes;
     }
     return 0;
+}
+
+static int mpi_receive(struct transport *t, uint32_t from, enum channel channel, void *bytes,
+                       uint64_t max, uint64_t *n, struct fm_error *err)
+{
+    pthread_mutex_lock(&lock);
+    const int rc = receive(own(t), from, channel, bytes, max, n, err);
+    pthread_mutex_unlock(&lock);
+    return rc;
 }
 
 static void mpi_abandon(struct transport *t)
@@ -147,6 +167,47 @@ const char *transport_mpi_version(void)
     return FLASHMOE_VERSION;
 }
 
+/* ---- what Open MPI has to say */
+
+typedef int show_fn(const char *file, const char *topic, int with_header, ...);
+typedef char *show_text_fn(const char *file, const char *topic, int with_header, va_list words);
+
+static show_text_fn *show_text;
+
+/* Prints a message of Open MPI as it is. Open MPI's own function sends it to mpirun and waits until
+ * that has taken it. But mpirun sleeps while it ends a job: a rank that sees that another one is
+ * gone, and wants to say so, would be killed before it can. */
+static int show_here(const char *file, const char *topic, int with_header, ...)
+{
+    va_list words;
+    if (strcmp(topic, "mpi-abort") == 0)
+        return 0; /* the rank has said why it ends the job */
+    va_start(words, with_header);
+    char *text = show_text(file, topic, with_header, words);
+    va_end(words);
+    if (text != NULL)
+        (void)fputs(text, stderr);
+    free(text);
+    return 0;
+}
+
+/* Open MPI 4 and 5 have a variable for it. Where it is not there, or not a variable, all stays as
+ * it is. */
+static void show_messages_here(void)
+{
+    void *const found[] = {dlsym(RTLD_DEFAULT, "opal_show_help"),
+                           dlsym(RTLD_DEFAULT, "opal_show_help_vstring")};
+    show_fn *const show = show_here;
+    Dl_info info;
+    ElfW(Sym) *symbol = NULL;
+    if (found[0] == NULL || found[1] == NULL ||
+        dladdr1(found[0], &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 || symbol == NULL ||
+        ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT || symbol->st_size != sizeof show)
+        return;
+    memcpy(&show_text, &found[1], sizeof show_text);
+    memcpy(found[0], &show, sizeof show);
+}
+
 static int refuse(struct fm_error *err, int code, const char *text)
 {
     if (err != NULL) {
@@ -166,6 +227,7 @@ int transport_mpi_open(struct transport **out, struct fm_error *err)
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given) != MPI_SUCCESS ||
         given < MPI_THREAD_SERIALIZED)
         return refuse(err, FM_ERR_IO, "MPI cannot be started");
+    show_messages_here();
     m->comm = MPI_COMM_WORLD;
     (void)MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
     (void)MPI_Comm_rank(m->comm, &rank);
