@@ -367,6 +367,11 @@ FM_API int fm_eval_end(struct fm_evaluation *evaluation, struct fm_error *err);
  * this process has all layers. */
 FM_API unsigned fm_model_evaluations(const struct fm_model *model);
 
+/* Returns whether evaluating this token next takes no pass, because it was computed as a draft.
+ * Whoever batches sessions evaluates such tokens first, so that they do not wait for the pass of
+ * the others. */
+FM_API bool fm_session_has_computed(const struct fm_session *session, int32_t id);
+
 struct fm_failure {
     int code;          /* as fm_batch_item.rc; 0: no failure */
     int layer, expert; /* the weights at fault; -1: none in particular */

@@ -345,6 +345,28 @@ FM_API int fm_routes_replay(const char *routes, struct fm_routes_stats *stats,
                             struct fm_replay_point *points, unsigned n_points,
                             struct fm_error *err);
 
+#define FM_REPLAY_MOVES 8 /* array size; fm_replay_moves_name lists the policies */
+/* Two tiers of a cache, the GPU's memory above the host's, as shares of all experts. Hit rates in
+ * each, 0 to 1, and experts that moved per token, by what happens to an expert that leaves the
+ * first tier. */
+struct fm_replay_tiers {
+    size_t size;
+    double above, below; /* set by the caller: above 0, together at most 1 */
+    unsigned n_above, n_below; /* experts that fit; below: at least one per layer */
+    double hits_above[FM_REPLAY_MOVES], hits_below[FM_REPLAY_MOVES];
+    double moved_up[FM_REPLAY_MOVES], moved_down[FM_REPLAY_MOVES];
+};
+
+/* Returns the name of the i-th policy, or NULL past the end. "none": nothing moves. "drop": an
+ * expert of the first tier that a hotter one replaces is dropped. "down": it moves to the second
+ * tier unless all experts there are hotter, as in the engine. */
+FM_API const char *fm_replay_moves_name(unsigned i);
+
+/* As fm_routes_replay for two tiers. */
+FM_API int fm_routes_replay_tiers(const char *routes, struct fm_routes_stats *stats,
+                                  struct fm_replay_tiers *points, unsigned n_points,
+                                  struct fm_error *err);
+
 /* Gives the i-th trace of a real model to compare with; false past the end. */
 FM_API bool fm_routes_reference(unsigned i, const char **name, struct fm_routes_stats *stats);
 

@@ -3,15 +3,12 @@
  * reads may be the target of a later one at once; only the host must wait before it reads or writes
  * a slot that is moving. */
 #include <assert.h>
+#include <string.h>
 
 #include "base/link.h"
 #include "base/mem.h"
 #include "cache/expert_cache_internal.h"
 
-/* An expert that takes the place of another is two transfers, which those that are sent for one use
- * wait for. So many plans earn one such move, and so many moves can be saved up. */
-#define PLANS_PER_MOVE 4
-#define MAX_MOVES 8
 /* Pages are locked so many bytes at a time, when the first of them is used. */
 #define CHUNK_BYTES (64ull << 20)
 
@@ -163,14 +160,15 @@ void expert_cache_send(struct expert_cache *cache, const struct expert_item *ite
 
 /* ---- up and down ----------------------------------------------------------------------------- */
 
-/* Makes the second tier have an empty slot for an expert of this heat. */
-static bool make_room_below(struct expert_cache *cache, double heat)
+/* Makes the second tier have an empty slot for an expert that leaves the first. */
+static bool make_room_below(struct expert_cache *cache, uint32_t leaving)
 {
     const struct tier *below = &cache->tiers[1];
     if (below->first_empty != NO_SLOT)
         return true;
-    const uint32_t coldest = victims_spare(&below->victims);
-    if (coldest == NO_VICTIM || slot_heat(cache, coldest) >= heat)
+    const uint32_t coldest =
+        tier_slot_below(&below->victims, &cache->tiers[0].victims.slots[leaving]);
+    if (coldest == NO_VICTIM)
         return false;
     cache_drop_victim(cache, coldest);
     return below->first_empty != NO_SLOT; /* the slot may be one that is given back */
@@ -179,7 +177,7 @@ static bool make_room_below(struct expert_cache *cache, double heat)
 bool tiers_move_down(struct expert_cache *cache, uint32_t from)
 {
     const struct slot old = cache->slots[from];
-    const bool has_room = make_room_below(cache, slot_heat(cache, from));
+    const bool has_room = make_room_below(cache, from);
     cache_drop_victim(cache, from);
     if (!has_room)
         return false;
@@ -196,16 +194,6 @@ bool tiers_move_down(struct expert_cache *cache, uint32_t from)
     return true;
 }
 
-/* Returns whether an expert of the second tier should take the place of one of the first: it was
- * used more than once lately, and at least twice as often. */
-static bool is_worth_a_move(const struct expert_cache *cache, uint32_t below, uint32_t above)
-{
-    const struct slot *a = &cache->slots[below], *b = &cache->slots[above];
-    const double once = heat_level_of_one(&cache->heat);
-    const double level = heat_level(&cache->heat, a->layer, a->expert);
-    return level > 1.5 * once && level >= 2 * heat_level(&cache->heat, b->layer, b->expert);
-}
-
 /* Makes the first tier have an empty slot for an expert of the second. */
 static bool make_room_above(struct expert_cache *cache, uint32_t below)
 {
@@ -213,10 +201,11 @@ static bool make_room_above(struct expert_cache *cache, uint32_t below)
     if (above->first_empty != NO_SLOT)
         return true;
     const uint32_t coldest = victims_spare(&above->victims);
-    if (cache->transfers.n_moves_left == 0 || coldest == NO_VICTIM ||
-        !is_worth_a_move(cache, below, coldest))
+    if (cache->transfers.moves.n_left == 0 || coldest == NO_VICTIM ||
+        !tier_is_worth_a_move(&cache->heat, &cache->tiers[1].victims.slots[below],
+                              &above->victims.slots[coldest]))
         return false;
-    cache->transfers.n_moves_left--;
+    cache->transfers.moves.n_left--;
     (void)tiers_move_down(cache, coldest);
     return above->first_empty != NO_SLOT; /* as above */
 }
@@ -252,8 +241,8 @@ void tiers_sort_hits(struct expert_cache *cache)
         for (uint32_t i = n; i < plan->n_hits; i++)
             if (order_of(cache, plan->hit_slots[i]) == order) {
                 const uint32_t slot = plan->hit_slots[i];
-                plan->hit_slots[i] = plan->hit_slots[n];
-                plan->hit_slots[n++] = slot;
+                memmove(plan->hit_slots + n + 1, plan->hit_slots + n, (i - n) * sizeof slot);
+                plan->hit_slots[n++] = slot; /* the others keep their order */
             }
 }
 
@@ -268,18 +257,18 @@ void tiers_fill_above(struct expert_cache *cache)
 void tiers_move_up(struct expert_cache *cache)
 {
     const struct plan *plan = &cache->plan;
-    struct transfers *t = &cache->transfers;
+    uint32_t *hits = plan->hit_slots;
     /* A prompt uses nearly all experts: moving them would only drive out the hot ones. */
     if (cache->n_tiers < 2 || plan->n_hits + plan->n_missing > READS_NEEDED)
         return;
-    if (++t->n_plans % PLANS_PER_MOVE == 0 && t->n_moves_left < MAX_MOVES)
-        t->n_moves_left++;
+    tier_moves_earn(&cache->transfers.moves);
+    for (uint32_t i = 0; i < plan->n_hits; i++) /* slots may get other experts below */
+        hits[i] = cache->slots[hits[i]].expert;
     for (uint32_t i = 0; i < plan->n_hits; i++) {
-        const uint32_t slot = plan->hit_slots[i];
-        const uint32_t expert = cache->slots[slot].expert;
+        const uint32_t *where = where_of(cache, plan->layer, hits[i]), slot = *where;
         /* Making room may take the very slot. */
-        if (tier_number(cache, slot) == 1 && cache->slots[slot].is_evictable &&
-            make_room_above(cache, slot) && *where_of(cache, plan->layer, expert) == slot)
+        if (slot != NO_SLOT && tier_number(cache, slot) == 1 && cache->slots[slot].is_evictable &&
+            make_room_above(cache, slot) && *where == slot)
             move_up(cache, slot);
     }
 }

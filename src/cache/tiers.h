@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "cache/tier_policy.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,8 +22,7 @@ struct transfers {
     uint64_t n_joined; /* operations that are queued now wait for so many */
     bool *is_pinned; /* of each chunk of the second pool: its pages are locked for transfers */
     uint64_t n_chunks;
-    uint64_t n_plans;
-    uint32_t n_moves_left; /* experts that may take another's place now */
+    struct tier_moves moves;
 };
 
 int transfers_init(struct expert_cache *cache, struct fm_error *err);

@@ -20,14 +20,16 @@ extern "C" {
 
 #define NO_VICTIM UINT32_MAX
 
+struct victim {
+    uint32_t layer, expert, place; /* place: index in the layer's heap, or NO_VICTIM */
+};
+
 struct victims {
     const struct heat *heat;
     uint32_t n_layers, n_experts, floor;
-    struct victim {
-        uint32_t layer, expert, place; /* place: index in the layer's heap, or NO_VICTIM */
-    } *slots;                          /* [n_slots] */
-    uint32_t *heaps;                   /* [n_layers, n_experts] slots, the coldest first */
-    uint32_t *n_in_heap, *n_held;      /* [n_layers]; held: in the heap, pinned or being read */
+    struct victim *slots;         /* [n_slots] */
+    uint32_t *heaps;              /* [n_layers, n_experts] slots, the coldest first */
+    uint32_t *n_in_heap, *n_held; /* [n_layers]; held: in the heap, pinned or being read */
     uint32_t *winners; /* [2 * n_leaves] layers: a tournament tree with its root at 1 */
     uint32_t n_leaves;
 };

@@ -48,6 +48,28 @@ struct replay_hits {
 int replay_run(const struct replay_routes *routes, enum replay_policy policy, uint32_t n_slots,
                struct replay_hits *hits, struct fm_error *err);
 
+/* ---- two tiers ------------------------------------------------------------------------------- */
+
+/* What happens to an expert that leaves the first tier for a hotter one of the second. */
+enum replay_moves {
+    REPLAY_MOVES_NONE, /* nothing moves: experts stay where they were read to */
+    REPLAY_MOVES_DROP, /* it is dropped */
+    REPLAY_MOVES_DOWN, /* it takes the place of the coldest of the second tier, if that is colder */
+    N_REPLAY_MOVES,
+};
+
+const char *replay_moves_name(enum replay_moves moves);
+
+struct replay_tier_counts {
+    uint64_t n_above, n_below; /* hits */
+    uint64_t n_moved_up, n_moved_down;
+};
+
+/* Replays the routes with the engine's policy and two tiers of slots, n_below >= n_layers. Counts
+ * the tokens after the first n_warm. Fails with FM_ERR_NOMEM. */
+int replay_tiers(const struct replay_routes *routes, enum replay_moves moves, uint32_t n_above,
+                 uint32_t n_below, struct replay_tier_counts *counts, struct fm_error *err);
+
 #ifdef __cplusplus
 }
 #endif

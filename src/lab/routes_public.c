@@ -91,27 +91,116 @@ static int replay_point(const struct replay_routes *r, struct fm_replay_point *p
     return 0;
 }
 
+/* Opens routes, measures them and describes them for a replay. */
+static int open_replay(const char *text, const struct fm_routes_stats *stats,
+                       struct fm_routes_stats *own, struct routes **routes,
+                       struct replay_routes *out, struct fm_error *err)
+{
+    int rc = sized_take(own, sizeof *own, stats, "fm_routes_stats", err);
+    if (rc == 0)
+        rc = open_and_measure(text, own, routes, err);
+    if (rc != 0)
+        return rc;
+    const struct routes_shape *s = &(*routes)->shape;
+    *out = (struct replay_routes){.n_layers = s->n_layers, .n_experts = s->n_experts,
+                                  .n_used = s->n_used, .n_positions = s->n_positions,
+                                  .ids = (*routes)->ids, .n_warm = s->n_warm,
+                                  .n_tokens = own->n_tokens};
+    return 0;
+}
+
 int fm_routes_replay(const char *text, struct fm_routes_stats *stats,
                      struct fm_replay_point *points, unsigned n_points, struct fm_error *err)
 {
     struct fm_routes_stats own;
     struct routes *routes;
+    struct replay_routes r;
     int rc = check_points(points, n_points, err);
     if (rc == 0)
-        rc = sized_take(&own, sizeof own, stats, "fm_routes_stats", err);
-    if (rc == 0)
-        rc = open_and_measure(text, &own, &routes, err);
+        rc = open_replay(text, stats, &own, &routes, &r, err);
     if (rc != 0)
         return rc;
-    const struct routes_shape *s = &routes->shape;
-    const struct replay_routes r = {.n_layers = s->n_layers, .n_experts = s->n_experts,
-                                    .n_used = s->n_used, .n_positions = s->n_positions,
-                                    .ids = routes->ids, .n_warm = s->n_warm,
-                                    .n_tokens = own.n_tokens};
     for (unsigned i = 0; rc == 0 && i < n_points; i++) {
         struct fm_replay_point point = {.share = point_at(points, i)->share};
         rc = replay_point(&r, &point, err);
         (void)sized_give(point_at(points, i), &point, sizeof point); /* checked above */
+    }
+    routes_close(routes);
+    return rc != 0 ? rc : sized_give(stats, &own, sizeof own);
+}
+
+/* ---- two tiers --------------------------------------------------------------------------- */
+
+_Static_assert(N_REPLAY_MOVES <= FM_REPLAY_MOVES, "there is room for every policy");
+
+const char *fm_replay_moves_name(unsigned i)
+{
+    return i < N_REPLAY_MOVES ? replay_moves_name((enum replay_moves)i) : NULL;
+}
+
+static struct fm_replay_tiers *tiers_at(struct fm_replay_tiers *points, unsigned i)
+{
+    return (struct fm_replay_tiers *)((char *)points + i * points->size);
+}
+
+static int check_tiers(struct fm_replay_tiers *points, unsigned n_points, struct fm_error *err)
+{
+    for (unsigned i = 0; i < n_points; i++) {
+        struct fm_replay_tiers own;
+        if (tiers_at(points, i)->size != points->size)
+            return err_set(err, FM_ERR_ARG, "fm_replay_tiers.size is %zu in point %u and %zu in "
+                           "point 0: give all points the same size", tiers_at(points, i)->size, i,
+                           points->size);
+        const int rc = sized_take(&own, sizeof own, tiers_at(points, i), "fm_replay_tiers", err);
+        if (rc != 0)
+            return rc;
+        if (!(own.above > 0 && own.below > 0 && own.above + own.below <= 1))
+            return err_set(err, FM_ERR_ARG, "fm_replay_tiers.above is %g and .below is %g: "
+                           "expected more than 0 each, and at most 1 together", own.above,
+                           own.below);
+    }
+    return 0;
+}
+
+static int replay_tier_point(const struct replay_routes *r, struct fm_replay_tiers *point,
+                             struct fm_error *err)
+{
+    const double n_all = (double)r->n_layers * r->n_experts;
+    const double n_uses = (double)r->n_tokens * r->n_layers * r->n_used;
+    const uint32_t n_above = (uint32_t)(point->above * n_all + 1e-9);
+    const uint32_t n_below = (uint32_t)(point->below * n_all + 1e-9);
+    point->n_above = n_above > 0 ? n_above : 1;
+    point->n_below = n_below > r->n_layers ? n_below : r->n_layers;
+    for (unsigned i = 0; i < N_REPLAY_MOVES; i++) {
+        struct replay_tier_counts counts;
+        const int rc = replay_tiers(r, (enum replay_moves)i, point->n_above, point->n_below,
+                                    &counts, err);
+        if (rc != 0)
+            return rc;
+        point->hits_above[i] = (double)counts.n_above / n_uses;
+        point->hits_below[i] = (double)counts.n_below / n_uses;
+        point->moved_up[i] = (double)counts.n_moved_up / r->n_tokens;
+        point->moved_down[i] = (double)counts.n_moved_down / r->n_tokens;
+    }
+    return 0;
+}
+
+int fm_routes_replay_tiers(const char *text, struct fm_routes_stats *stats,
+                           struct fm_replay_tiers *points, unsigned n_points, struct fm_error *err)
+{
+    struct fm_routes_stats own;
+    struct routes *routes;
+    struct replay_routes r;
+    int rc = check_tiers(points, n_points, err);
+    if (rc == 0)
+        rc = open_replay(text, stats, &own, &routes, &r, err);
+    if (rc != 0)
+        return rc;
+    for (unsigned i = 0; rc == 0 && i < n_points; i++) {
+        struct fm_replay_tiers point = {.above = tiers_at(points, i)->above,
+                                        .below = tiers_at(points, i)->below};
+        rc = replay_tier_point(&r, &point, err);
+        (void)sized_give(tiers_at(points, i), &point, sizeof point); /* checked above */
     }
     routes_close(routes);
     return rc != 0 ? rc : sized_give(stats, &own, sizeof own);

@@ -72,6 +72,7 @@ struct runner {
     /* Several are under way at a time only if other ranks have layers of the model. */
     struct group *groups; /* [n_groups], a ring */
     unsigned n_groups, first_group, n_under_way;
+    struct group computed; /* whose tokens are drafts that were right: no pass is needed */
     bool is_computing;    /* a pass is being computed here */
     uint64_t ended_ns;    /* when a group last was */
     unsigned prefill_chunk;

@@ -244,6 +244,22 @@ static bool any_answers(const struct runner *e)
     return i < e->n_running;
 }
 
+/* Moves the jobs whose next token is computed already, as a draft, to the front of the first n.
+ * Returns how many they are. */
+static unsigned put_computed_first(struct runner *e, unsigned n)
+{
+    unsigned n_computed = 0;
+    for (unsigned i = 0; i < n; i++) {
+        struct job *job = e->running[i];
+        if (is_reading(job) || !fm_session_has_computed(job->session, job->id))
+            continue;
+        memmove(&e->running[n_computed + 1], &e->running[n_computed],
+                (i - n_computed) * sizeof e->running[0]);
+        e->running[n_computed++] = job;
+    }
+    return n_computed;
+}
+
 /* Sets up the pass of a group's jobs. */
 static void fill(struct runner *e, struct group *g)
 {
@@ -353,14 +369,20 @@ static void advance(struct runner *e, struct job *job)
         end_failed(e, job, rc, err.text);
 }
 
-/* Begins to compute n running jobs from the first one on. */
-static void begin_group(struct runner *e, unsigned first, unsigned n)
+/* Puts n running jobs into a group, from the first one on. */
+static void set_group(struct runner *e, struct group *g, unsigned first, unsigned n)
 {
-    struct group *g = &e->groups[(e->first_group + e->n_under_way++) % e->n_groups];
     g->n = n;
     memcpy(g->jobs, e->running + first, n * sizeof g->jobs[0]);
     g->begin_ns = plat_now_ns();
     fill(e, g);
+}
+
+/* Begins to compute n running jobs from the first one on. */
+static void begin_group(struct runner *e, unsigned first, unsigned n)
+{
+    struct group *g = &e->groups[(e->first_group + e->n_under_way++) % e->n_groups];
+    set_group(e, g, first, n);
     e->is_computing = true;
     (void)fm_eval_begin(e->model, g->items, n, &g->evaluation, &g->err); /* each item has its rc */
     e->is_computing = false;
@@ -390,17 +412,9 @@ static void count_pass(struct runner *e, const struct group *g)
     adapt(e, g, now_ns - g->begin_ns);
 }
 
-/* Ends the group that began first. */
-static void end_group(struct runner *e)
+/* Continues the jobs of a group that was computed. */
+static void take_results(struct runner *e, struct group *g)
 {
-    struct group *g = &e->groups[e->first_group];
-    e->is_computing = true;
-    if (g->evaluation != NULL)
-        (void)fm_eval_end(g->evaluation, &g->err);
-    e->is_computing = false;
-    e->first_group = (e->first_group + 1) % e->n_groups;
-    e->n_under_way--;
-    count_pass(e, g);
     for (unsigned i = 0; i < g->n; i++)
         g->jobs[i]->is_under_way = false;
     for (unsigned i = g->n; i-- > 0;) {
@@ -414,10 +428,37 @@ static void end_group(struct runner *e)
     }
 }
 
+/* Ends the group that began first. */
+static void end_group(struct runner *e)
+{
+    struct group *g = &e->groups[e->first_group];
+    e->is_computing = true;
+    if (g->evaluation != NULL)
+        (void)fm_eval_end(g->evaluation, &g->err);
+    e->is_computing = false;
+    e->first_group = (e->first_group + 1) % e->n_groups;
+    e->n_under_way--;
+    count_pass(e, g);
+    take_results(e, g);
+}
+
+/* Takes tokens that were computed as drafts. They need no pass, so they do not wait for that of the
+ * others. Returns how many jobs are ready then. */
+static unsigned take_computed(struct runner *e)
+{
+    unsigned n_ready, n_computed;
+    while ((n_computed = put_computed_first(e, n_ready = find_ready(e))) > 0) {
+        set_group(e, &e->computed, 0, n_computed);
+        (void)fm_eval_batch(e->model, e->computed.items, n_computed, &e->computed.err);
+        take_results(e, &e->computed);
+    }
+    return n_ready;
+}
+
 bool runner_pass(struct runner *e)
 {
     drop_the_gone(e);
-    begin_groups(e, find_ready(e));
+    begin_groups(e, take_computed(e));
     if (e->n_under_way == 0)
         return e->n_running == 0;
     end_group(e);
@@ -430,26 +471,34 @@ void runner_land(struct runner *e)
         end_group(e);
 }
 
+static int open_group(const struct runner *e, struct group *g, struct fm_error *err)
+{
+    g->items = mem_new(e->n_parallel, sizeof *g->items, "the requests", err);
+    g->jobs = mem_new(e->n_parallel, sizeof *g->jobs, "the requests", err);
+    return g->items == NULL || g->jobs == NULL ? FM_ERR_NOMEM : 0;
+}
+
+static void close_group(struct group *g)
+{
+    mem_free(g->items);
+    mem_free(g->jobs);
+}
+
 int runner_open_groups(struct runner *e, struct fm_error *err)
 {
     e->n_groups = fm_model_evaluations(e->model);
     e->groups = mem_new(e->n_groups, sizeof *e->groups, "the requests", err);
-    for (unsigned i = 0; e->groups != NULL && i < e->n_groups; i++) {
-        struct group *g = &e->groups[i];
-        g->items = mem_new(e->n_parallel, sizeof *g->items, "the requests", err);
-        g->jobs = mem_new(e->n_parallel, sizeof *g->jobs, "the requests", err);
-        if (g->items == NULL || g->jobs == NULL)
-            return FM_ERR_NOMEM;
-    }
-    return e->groups == NULL ? FM_ERR_NOMEM : 0;
+    int rc = e->groups == NULL ? FM_ERR_NOMEM : open_group(e, &e->computed, err);
+    for (unsigned i = 0; rc == 0 && i < e->n_groups; i++)
+        rc = open_group(e, &e->groups[i], err);
+    return rc;
 }
 
 void runner_close_groups(struct runner *e)
 {
-    for (unsigned i = 0; e->groups != NULL && i < e->n_groups; i++) {
-        mem_free(e->groups[i].items);
-        mem_free(e->groups[i].jobs);
-    }
+    for (unsigned i = 0; e->groups != NULL && i < e->n_groups; i++)
+        close_group(&e->groups[i]);
+    close_group(&e->computed);
     mem_free(e->groups);
 }
 

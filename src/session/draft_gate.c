@@ -77,7 +77,8 @@ void draft_gate_init(struct draft_gate *gate, bool is_open)
     gate->head = DRAFT_HEADS - 1;
     for (uint32_t i = 0; i < DRAFT_HEADS; i++)
         gate->covered[i] = 1;
-    gate->patience = FIRST_PATIENCE;
+    for (uint32_t s = 0; s < N_DRAFT_SOURCES; s++)
+        gate->tries[s].patience = FIRST_PATIENCE;
 }
 
 /* ---- times ----------------------------------------------------------------------------------- */
@@ -125,12 +126,13 @@ void draft_gate_time(struct draft_gate *gate, uint32_t n_rows, uint64_t ns)
         gate->row_ns *= 1 + ROW_SHARE * (limited(ratio) - 1);
 }
 
-void draft_gate_prediction(struct draft_gate *gate, uint32_t n, uint64_t ns)
+void draft_gate_prediction(struct draft_gate *gate, const struct draft_pass *pass, uint64_t ns)
 {
-    if (n == 0 || gate->row_ns == 0)
+    if (pass->n_predictions == 0 || gate->row_ns == 0)
         return;
     double *at = &gate->predictions[gate->head];
-    const double took = (double)ns / n / gate->row_ns, seen = ++gate->n_predicted[gate->head];
+    const double took = (double)ns / pass->n_predictions / gate->row_ns;
+    const double seen = ++gate->n_predicted[gate->head];
     const bool is_first = seen == 1 || (seen <= N_COLD && took < *at);
     /* Nothing makes a prediction shorter than it is; much makes one longer. */
     const double share = took < *at ? FASTER_SHARE : TIME_SHARE;
@@ -155,6 +157,19 @@ static double prediction_of(const struct draft_gate *gate, uint32_t head)
     const double slope = (gate->predictions[high] - gate->predictions[low]) /
                          (sizes[high] - sizes[low]);
     return gate->predictions[low] + slope * (sizes[head] - sizes[low]);
+}
+
+/* Returns the time of one draft for each of so many sessions. The block is a layer and the model's
+ * head, so more rows take as many times as long as they do in a pass. */
+static double predictions_of(const struct draft_gate *gate, uint32_t head, uint32_t n_sessions)
+{
+    return prediction_of(gate, head) * time_of(gate, n_sessions);
+}
+
+/* Returns what a session pays of it. */
+static double share_of(const struct draft_gate *gate, uint32_t n_sessions)
+{
+    return predictions_of(gate, gate->head, n_sessions) / n_sessions;
 }
 
 void draft_gate_token(struct draft_gate *gate, const bool in_part[DRAFT_HEADS])
@@ -214,37 +229,27 @@ static uint32_t best_number(const struct draft_gate *gate, enum draft_source sou
     return best;
 }
 
-/* Returns whether to try one draft, now that none is worth it. */
-static bool is_tried(struct draft_gate *gate)
+/* Returns whether to try one draft of a source, now that none is worth it. */
+static bool is_tried(const struct draft_gate *gate, struct draft_pass *pass,
+                     enum draft_source source)
 {
-    gate->n_accepted = gate->n_depths = 0;
-    if (++gate->n_refused < gate->patience)
-        return false;
-    gate->n_refused = 0;
-    gate->patience = gate->patience < PATIENCE ? 2 * gate->patience : PATIENCE;
-    return true;
-}
-
-/* Returns whether to have no draft for once, now that some are worth it. */
-static bool is_plain_probe(struct draft_gate *gate)
-{
-    gate->n_refused = 0;
-    gate->patience = FIRST_PATIENCE;
-    if (++gate->n_accepted < PLAIN_PROBE)
-        return false;
-    gate->n_accepted = 0;
-    return true;
+    const struct draft_tries *tries = &gate->tries[source];
+    const bool is_due = tries->n_refused + 1 >= tries->patience && !pass->is_tried[source];
+    pass->is_refused[source] = true;
+    pass->is_tried[source] |= is_due;
+    return is_due;
 }
 
 /* Changes the best number now and then, so that the gate notices when another becomes better. */
-static uint32_t probed(struct draft_gate *gate, uint32_t best, uint32_t n)
+static uint32_t probed(const struct draft_gate *gate, struct draft_pass *pass,
+                       enum draft_source source, uint32_t best, uint32_t n)
 {
     if (best == 0)
-        return is_tried(gate) ? 1 : 0;
-    if (is_plain_probe(gate))
-        return 0;
-    if (++gate->n_depths % DEPTH_PROBE != DEPTH_PROBE / 2)
+        return is_tried(gate, pass, source) ? 1 : 0;
+    pass->is_worth[source] = true;
+    if (!pass->has_other_depth)
         return best;
+    pass->has_other_depth = false;
     return best < n ? best + 1 : best > 1 ? best - 1 : best;
 }
 
@@ -258,21 +263,22 @@ static double token_time(const struct draft_gate *gate, const struct draft_pass 
 
 /* Returns the time that making draft `at` and computing it, if it turns out to be worth it, will
  * probably gain, and likewise `more` further ones; it may be a loss. All before it are right with
- * the probability is_right. */
+ * the probability is_right. Making one costs the session so much. */
 static double chain_gain(const struct draft_gate *gate, const struct draft_pass *pass, uint32_t at,
-                         double is_right, uint32_t more)
+                         double is_right, uint32_t more, double cost)
 {
     const struct draft_record *r = &gate->records[DRAFT_PREDICTED][at];
     const uint32_t n_rows = pass->n_rows + 1;
     const double token = token_time(gate, pass);
     const double row = time_of(gate, n_rows) - time_of(gate, n_rows - 1);
-    double gain = -prediction_of(gate, gate->head);
+    double gain = -cost;
     for (uint32_t c = 0; c < DRAFT_SURE; c++) {
         const double right = is_right * r->right[c];
         double one = right * token - row;
         if (more > 0 && n_rows < DRAFT_ROWS) {
-            const struct draft_pass next = {n_rows, time_of(gate, n_rows) / token};
-            const double further = chain_gain(gate, &next, at + 1, right, more - 1);
+            const struct draft_pass next = {.n_rows = n_rows,
+                                            .n_tokens = time_of(gate, n_rows) / token};
+            const double further = chain_gain(gate, &next, at + 1, right, more - 1, cost);
             one += further > 0 ? further : 0;
         }
         gain += one > 0 ? r->often[c] * one : 0;
@@ -294,11 +300,12 @@ static double mean_right(const struct draft_gate *gate)
  * miss there. The largest and the smallest are timed first; now and then another one is. */
 static uint32_t best_head(struct draft_gate *gate, const struct draft_pass *pass)
 {
-    const double token = token_time(gate, pass), right = mean_right(gate);
+    const double token = token_time(gate, pass), right = mean_right(gate) * pass->n_chains;
     uint32_t best = DRAFT_HEADS - 1;
     double best_cost = 0;
     for (uint32_t i = DRAFT_HEADS; i-- > 0;) {
-        const double cost = prediction_of(gate, i) + right * (1 - gate->covered[i]) * token;
+        const double cost = predictions_of(gate, i, pass->n_chains) +
+                            right * (1 - gate->covered[i]) * token;
         if (gate->n_predicted[i] < N_COLD && (i == 0 || i == DRAFT_HEADS - 1))
             return i;
         if (i == DRAFT_HEADS - 1 || cost < best_cost) {
@@ -313,39 +320,75 @@ static uint32_t best_head(struct draft_gate *gate, const struct draft_pass *pass
 #define LOOK_FURTHER 1
 
 static double gain_of(const struct draft_gate *gate, const struct draft_pass *pass, uint32_t at,
-                      double is_right, uint32_t n)
+                      double is_right, uint32_t n, double cost)
 {
     const uint32_t more = n - at - 1;
-    return chain_gain(gate, pass, at, is_right, more < LOOK_FURTHER ? more : LOOK_FURTHER);
+    return chain_gain(gate, pass, at, is_right, more < LOOK_FURTHER ? more : LOOK_FURTHER, cost);
 }
 
 /* Returns whether to try one draft because little is known yet. */
 static bool is_lesson(struct draft_gate *gate)
 {
-    if (gate->n_lessons == N_LESSONS || gate->n_refused % LESSON != 0)
+    if (gate->n_lessons == N_LESSONS ||
+        (gate->tries[DRAFT_PREDICTED].n_refused + 1) % LESSON != 0)
         return false;
     gate->n_lessons++;
     return true;
 }
 
 /* Returns whether the first draft of a chain is a try: it is computed whatever it seems worth. */
-static bool takes_try(struct draft_gate *gate, uint32_t at)
+static bool takes_try(struct draft_pass *pass, uint32_t at)
 {
-    const bool is_try = at == 0 && gate->n_tries > 0;
-    gate->n_tries -= is_try;
+    const bool is_try = at == 0 && pass->has_try;
+    pass->has_try &= !is_try;
     return is_try;
 }
 
-/* Returns how many drafts the block makes at most. */
-static uint32_t begin_chain(struct draft_gate *gate, const struct draft_pass *pass, uint32_t n)
+/* Returns how many drafts the gate lets a session have: none before the time without them is
+ * known. */
+static uint32_t max_drafts(const struct draft_gate *gate, const struct draft_pass *pass, uint32_t n)
 {
+    const uint32_t room = pass->n_rows < DRAFT_ROWS ? DRAFT_ROWS - pass->n_rows : 0;
+    if (!gate->is_open && (gate->row_ns == 0 || pass->is_plain))
+        return 0;
+    return n < room ? n : room;
+}
+
+uint32_t draft_gate_chains(struct draft_gate *gate, struct draft_pass *pass, uint32_t n_sessions,
+                           uint32_t n)
+{
+    const uint32_t most = max_drafts(gate, pass, n);
+    pass->n_chains = most > 0 ? n_sessions : 0;
+    if (pass->n_chains == 0 || gate->is_open)
+        return most;
     gate->head = best_head(gate, pass);
-    if (gain_of(gate, pass, 0, 1, n) <= CHAIN_MARGIN * time_of(gate, pass->n_rows)) {
-        const bool is_try = is_tried(gate) || is_lesson(gate);
-        gate->n_tries += is_try;
-        return is_try ? 1 : 0;
+    const double gain = gain_of(gate, pass, 0, 1, most, share_of(gate, n_sessions));
+    if (n_sessions * gain > CHAIN_MARGIN * time_of(gate, pass->n_rows)) {
+        pass->is_worth[DRAFT_PREDICTED] = true;
+        return most;
     }
-    return is_plain_probe(gate) ? 0 : n;
+    pass->has_try = is_tried(gate, pass, DRAFT_PREDICTED) || is_lesson(gate);
+    pass->n_chains = pass->has_try ? 1 : 0;
+    return pass->n_chains;
+}
+
+/* A chain is to go on, and will gain so much before the prediction is paid. */
+static enum draft_verdict go_on(struct draft_pass *pass, double gain)
+{
+    pass->n_going++;
+    pass->going_gain += gain;
+    return DRAFT_GO_ON;
+}
+
+/* Ends a chain, or has it go on all the same as a probe. */
+static enum draft_verdict stop(struct draft_pass *pass)
+{
+    pass->is_stopped = true;
+    if (!pass->has_longer_chain)
+        return DRAFT_STOP;
+    pass->has_longer_chain = false;
+    pass->must_go_on = true;
+    return go_on(pass, 0);
 }
 
 enum draft_verdict draft_gate_judge(struct draft_gate *gate, struct draft_chain *chain,
@@ -357,41 +400,89 @@ enum draft_verdict draft_gate_judge(struct draft_gate *gate, struct draft_chain 
     note_sure(r, sure);
     if (pass->n_rows >= DRAFT_ROWS)
         return DRAFT_DROP;
+    assert(pass->n_chains > 0);
     const double token = token_time(gate, pass), right = chain->is_right * r->right[sure];
     const double row = time_of(gate, pass->n_rows + 1) - time_of(gate, pass->n_rows);
-    const struct draft_pass next = {pass->n_rows + 1, pass->n_tokens + right};
+    const struct draft_pass next = {.n_rows = pass->n_rows + 1,
+                                    .n_tokens = pass->n_tokens + right};
     const bool has_more = at + 1 < n && next.n_rows < DRAFT_ROWS;
-    const double further = has_more ? gain_of(gate, &next, at + 1, right, n) : 0;
-    const bool is_due = takes_try(gate, at) || gate->is_open;
+    const double cost = share_of(gate, pass->n_chains);
+    const double further = has_more ? gain_of(gate, &next, at + 1, right, n, cost) : 0;
+    const bool is_due = takes_try(pass, at) || gate->is_open;
     if (!is_due && right * token - row + (further > 0 ? further : 0) <= 0 &&
-        ++gate->n_cut % CUT_PROBE != 0) {
-        gate->n_accepted = at == 0 ? 0 : gate->n_accepted; /* a pass without drafts */
+        ++gate->n_cut % CUT_PROBE != 0)
         return DRAFT_DROP;
-    }
     chain->n++;
     chain->is_right = right;
-    *pass = next;
+    pass->n_rows = next.n_rows;
+    pass->n_tokens = next.n_tokens;
     if (!has_more)
         return DRAFT_STOP;
-    if (gate->is_open || further > 0)
-        return DRAFT_GO_ON;
-    return ++gate->n_depths % CHAIN_PROBE == 0 ? DRAFT_GO_ON : DRAFT_STOP;
+    return gate->is_open || further > 0 ? go_on(pass, further + cost) : stop(pass);
+}
+
+bool draft_gate_goes_on(const struct draft_gate *gate, struct draft_pass *pass)
+{
+    const double gain = pass->going_gain;
+    const bool must_go_on = pass->must_go_on || gate->is_open;
+    pass->n_predictions += time_of(gate, pass->n_chains);
+    pass->n_chains = pass->n_going;
+    pass->n_going = 0;
+    pass->going_gain = 0;
+    pass->must_go_on = false;
+    return pass->n_chains > 0 &&
+           (must_go_on || gain > predictions_of(gate, gate->head, pass->n_chains));
 }
 
 /* ---- the decision ---------------------------------------------------------------------------- */
 
+void draft_gate_begin(const struct draft_gate *gate, struct draft_pass *pass, uint32_t n_sessions)
+{
+    *pass = (struct draft_pass){
+        .n_rows = n_sessions, .n_tokens = n_sessions, .n_sessions = n_sessions,
+        .is_plain = gate->n_accepted + 1 >= PLAIN_PROBE,
+        .has_other_depth = (gate->n_depths + 1) % DEPTH_PROBE == DEPTH_PROBE / 2,
+        .has_longer_chain = (gate->n_stops + 1) % CHAIN_PROBE == 0,
+    };
+}
+
 uint32_t draft_gate_choose(struct draft_gate *gate, enum draft_source source, uint32_t sure,
                            struct draft_pass *pass, uint32_t n)
 {
-    const uint32_t room = pass->n_rows < DRAFT_ROWS ? DRAFT_ROWS - pass->n_rows : 0;
-    const uint32_t most = n < room ? n : room;
-    if (most == 0 || (!gate->is_open && gate->row_ns == 0))
-        return 0; /* the time without drafts comes first */
-    if (source == DRAFT_PREDICTED)
-        return gate->is_open ? most : begin_chain(gate, pass, most);
-    const uint32_t chosen =
-        gate->is_open ? most : probed(gate, best_number(gate, source, sure, pass, most), most);
+    const uint32_t most = max_drafts(gate, pass, n);
+    if (most == 0)
+        return 0;
+    const uint32_t best = best_number(gate, source, sure, pass, most);
+    const uint32_t chosen = gate->is_open ? most : probed(gate, pass, source, best, most);
     pass->n_rows += chosen;
     pass->n_tokens += expected(gate, source, sure, chosen);
     return chosen;
+}
+
+/* Counts the passes in which drafts of a source were not worth it. */
+static void end_tries(struct draft_tries *tries, bool is_worth, bool is_tried, bool is_refused)
+{
+    if (is_worth) {
+        *tries = (struct draft_tries){.patience = FIRST_PATIENCE};
+    } else if (is_tried) {
+        tries->n_refused = 0;
+        tries->patience = tries->patience < PATIENCE ? 2 * tries->patience : PATIENCE;
+    } else {
+        tries->n_refused += is_refused;
+    }
+}
+
+void draft_gate_end(struct draft_gate *gate, const struct draft_pass *pass)
+{
+    bool is_any_worth = false, is_other_worth = false, is_any_refused = false;
+    for (uint32_t s = 0; s < N_DRAFT_SOURCES; s++) {
+        end_tries(&gate->tries[s], pass->is_worth[s], pass->is_tried[s], pass->is_refused[s]);
+        is_any_worth |= pass->is_worth[s];
+        is_other_worth |= pass->is_worth[s] && s != DRAFT_PREDICTED;
+        is_any_refused |= pass->is_refused[s];
+    }
+    gate->n_accepted = pass->n_rows > pass->n_sessions ? gate->n_accepted + 1 : 0;
+    const bool is_over = is_any_refused && !is_any_worth;
+    gate->n_depths = is_over ? 0 : gate->n_depths + is_other_worth;
+    gate->n_stops = is_over ? 0 : gate->n_stops + pass->is_stopped;
 }

@@ -9,6 +9,9 @@
  * alone where that costs less than the drafts that it misses: tokenizers number frequent tokens
  * first.
  *
+ * Several sessions share a pass, and the block drafts for all of them together. So probes count
+ * passes, and a prediction is worth it if the sessions together gain more than it takes.
+ *
  * Times are kept as multiples of the time that a pass with one row takes now. Whatever makes the
  * whole machine slower for a while then changes one number, and no decision.
  *
@@ -47,25 +50,30 @@ struct draft_record {
     uint32_t n_seen, n_checked[DRAFT_SURE];
 };
 
+/* When to try drafts of a source that seem not worth it. */
+struct draft_tries {
+    uint32_t n_refused; /* passes since one was, or was tried */
+    uint32_t patience;  /* so many of them until one is tried */
+};
+
 struct draft_gate {
     bool is_open;   /* always lets all drafts through */
     double row_ns;  /* of a pass with one row, now; 0: unknown */
     double times[DRAFT_ROWS + 1]; /* as long: a pass with so many rows; 0: unknown */
     uint32_t n_timed[DRAFT_ROWS + 1];
-    /* Likewise: one draft of the model's own block, before the pass, in each part of the
-     * vocabulary; 0: unknown. Then the share of the text's tokens that the part has. */
+    /* Likewise: one draft of the model's own block for one session, before the pass, in each part
+     * of the vocabulary; 0: unknown. Then the share of the text's tokens that the part has. */
     double predictions[DRAFT_HEADS];
     uint32_t n_predicted[DRAFT_HEADS];
     double covered[DRAFT_HEADS];
     uint32_t head; /* in use */
-    uint32_t n_chains; /* begun so far */
+    uint32_t n_chains; /* passes so far that the block could draft for */
     struct draft_record records[N_DRAFT_SOURCES][SEQUENCE_DRAFTS];
-    uint32_t n_refused;  /* times since the last draft that no draft was worth it */
-    uint32_t patience;   /* so many of them until one is tried */
+    struct draft_tries tries[N_DRAFT_SOURCES];
     uint32_t n_lessons;  /* early tries of the block, so far */
-    uint32_t n_tries;    /* of the block, that are to be computed */
-    uint32_t n_accepted; /* times that some were, since a pass without any */
-    uint32_t n_depths;   /* times that some were, since another number was tried */
+    uint32_t n_accepted; /* passes with drafts, since one without any */
+    uint32_t n_depths;   /* passes with drafts that are not predicted, since drafts are worth it */
+    uint32_t n_stops;    /* passes in which a chain ended early, likewise */
     uint32_t n_cut;      /* predicted drafts that were not computed, since one was all the same */
 };
 
@@ -73,6 +81,20 @@ struct draft_gate {
 struct draft_pass {
     uint32_t n_rows;
     double n_tokens;
+    uint32_t n_sessions; /* rows that are no drafts */
+    bool is_plain;       /* a probe: no session gets drafts */
+    /* Probes that one session of the pass gets: another number of drafts, a further one of the
+     * block, and one of the block whatever it seems worth. */
+    bool has_other_depth, has_longer_chain, has_try;
+    /* What was decided on drafts of each source in this pass. */
+    bool is_worth[N_DRAFT_SOURCES], is_refused[N_DRAFT_SOURCES], is_tried[N_DRAFT_SOURCES];
+    /* Sessions that the block makes a draft for, and of these the ones that go on, with the time
+     * that they will gain together before the prediction is paid. */
+    uint32_t n_chains, n_going;
+    double going_gain;
+    bool is_stopped;      /* a chain ended early */
+    bool must_go_on;      /* a probe of a longer chain */
+    double n_predictions; /* made so far: as many of one session take as long */
 };
 
 /* The drafts of the model's own block for one session. */
@@ -89,21 +111,33 @@ enum draft_verdict {
 };
 
 void draft_gate_init(struct draft_gate *gate, bool is_open);
+/* Begins a pass of so many sessions. Then comes draft_gate_choose for each session whose drafts are
+ * there, draft_gate_chains once for all others, and draft_gate_end. */
+void draft_gate_begin(const struct draft_gate *gate, struct draft_pass *pass, uint32_t n_sessions);
 /* Returns how many of a session's n drafts to compute, and adds them to the pass. The source is as
- * sure of all of them. Of the model's own block: how many to make at most; draft_gate_judge adds
- * them. */
+ * sure of all of them. */
 uint32_t draft_gate_choose(struct draft_gate *gate, enum draft_source source, uint32_t sure,
                            struct draft_pass *pass, uint32_t n);
-/* The model's own block has made the next draft of a chain, of at most n, and is so sure of it.
- * Adds it to the chain and the pass unless it is dropped. */
+/* The model's own block can draft for so many sessions, n tokens for each. Decides for how many it
+ * does, pass->n_chains, and returns how many tokens it makes at most for each of these.
+ * draft_gate_judge adds them to the pass. */
+uint32_t draft_gate_chains(struct draft_gate *gate, struct draft_pass *pass, uint32_t n_sessions,
+                           uint32_t n);
+/* The block has made the next draft of a chain, of at most n, and is so sure of it. Adds it to the
+ * chain and the pass unless it is dropped. */
 enum draft_verdict draft_gate_judge(struct draft_gate *gate, struct draft_chain *chain,
                                     uint32_t sure, struct draft_pass *pass, uint32_t n);
+/* The drafts of one depth are judged. Returns whether to make the next ones: of the chains that are
+ * to go on. They all end otherwise. */
+bool draft_gate_goes_on(const struct draft_gate *gate, struct draft_pass *pass);
+/* The pass is decided on. */
+void draft_gate_end(struct draft_gate *gate, const struct draft_pass *pass);
 /* Returns how sure the block is whose best token has a logit that is so much above the next one's;
  * and how sure a draft is that was looked up with so many tokens before it. */
 uint32_t draft_sure_of_margin(float margin);
 uint32_t draft_sure_of_match(uint32_t n_tokens);
-/* Before a pass the model's own block has predicted n drafts, one behind the other, in so long. */
-void draft_gate_prediction(struct draft_gate *gate, uint32_t n, uint64_t ns);
+/* The model's own block has made the drafts of a pass in so long. */
+void draft_gate_prediction(struct draft_gate *gate, const struct draft_pass *pass, uint64_t ns);
 /* The text has a token; in_part[i]: whether part i of the vocabulary has it. */
 void draft_gate_token(struct draft_gate *gate, const bool in_part[DRAFT_HEADS]);
 /* A decoding pass with n_rows took so long, without predicting drafts. */

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -60,14 +61,15 @@ static uint32_t choose(struct run *run, const struct world *w, struct draft_pass
                        uint32_t *n_made)
 {
     struct draft_chain chain = {.is_right = 1};
-    const uint32_t n = draft_gate_choose(&run->gate, run->source, 0, pass, N_DRAFTS);
     if (run->source != DRAFT_PREDICTED)
-        return n;
-    enum draft_verdict verdict = DRAFT_GO_ON;
-    while (chain.n < n && verdict == DRAFT_GO_ON) {
+        return draft_gate_choose(&run->gate, run->source, 0, pass, N_DRAFTS);
+    const uint32_t n = draft_gate_chains(&run->gate, pass, 1, N_DRAFTS);
+    bool goes_on = n > 0;
+    while (goes_on) {
         const uint32_t at = chain.n;
         run->sure[at] = w->spread > 0 && uniform(&run->rng) < 0.5 ? DRAFT_SURE - 1 : 0;
-        verdict = draft_gate_judge(&run->gate, &chain, run->sure[at], pass, n);
+        (void)draft_gate_judge(&run->gate, &chain, run->sure[at], pass, n);
+        goes_on = draft_gate_goes_on(&run->gate, pass);
         ++*n_made;
     }
     return chain.n;
@@ -77,15 +79,17 @@ static uint32_t choose(struct run *run, const struct world *w, struct draft_pass
 static void decode(struct run *run, const struct world *w, uint32_t n_drafts, uint32_t n_tokens)
 {
     for (uint32_t done = 0; done < n_tokens; run->n_passes++) {
-        struct draft_pass pass = {1, 1};
+        struct draft_pass pass;
         uint32_t n_made = 0;
+        draft_gate_begin(&run->gate, &pass, 1);
         const uint32_t n = n_drafts == GATE ? choose(run, w, &pass, &n_made) : n_drafts;
         const double made = w->prediction * (n_drafts == GATE ? n_made : n);
         const double noise = 1 + (w->jitter - 1) * uniform(&run->rng);
         const bool is_slow = run->n_passes / 50 % 2 != 0;
         const double ns = w->times[n] * noise * (is_slow ? w->swing : 1);
-        if (made > 0)
-            draft_gate_prediction(&run->gate, n_made, (uint64_t)made);
+        if (n_drafts == GATE)
+            draft_gate_end(&run->gate, &pass);
+        draft_gate_prediction(&run->gate, &pass, (uint64_t)made);
         draft_gate_time(&run->gate, 1 + n, (uint64_t)ns);
         run->n_with[n]++;
         run->ns += ns + made;
@@ -225,21 +229,26 @@ static void test_heads(void **state)
         draft_gate_init(&gate, false);
         draft_gate_time(&gate, 1, 1000000);
         for (uint32_t i = 0; i < 4000; i++) {
-            struct draft_pass pass = {1, 1};
+            struct draft_pass pass;
             struct draft_chain chain = {.is_right = 1};
             const double token = even ? uniform(&rng) : 0.25 * uniform(&rng);
             bool in_part[DRAFT_HEADS];
             for (uint32_t h = 0; h < DRAFT_HEADS; h++)
                 in_part[h] = token < shares[h];
             draft_gate_token(&gate, in_part);
-            const uint32_t n = draft_gate_choose(&gate, DRAFT_PREDICTED, 0, &pass, N_DRAFTS);
+            draft_gate_begin(&gate, &pass, 1);
+            const uint32_t n = draft_gate_chains(&gate, &pass, 1, N_DRAFTS);
             draft_gate_time(&gate, 1, 1000000);
             draft_gate_time(&gate, 2, 1200000);
+            if (n > 0) {
+                (void)draft_gate_judge(&gate, &chain, 5, &pass, n);
+                (void)draft_gate_goes_on(&gate, &pass);
+            }
+            draft_gate_end(&gate, &pass);
             if (n == 0)
                 continue;
             n_with[gate.head] += i > 200;
-            (void)draft_gate_judge(&gate, &chain, 5, &pass, n);
-            draft_gate_prediction(&gate, 1, (uint64_t)(100e3 + 200e3 * shares[gate.head]));
+            draft_gate_prediction(&gate, &pass, (uint64_t)(100e3 + 200e3 * shares[gate.head]));
             draft_gate_result(&gate, DRAFT_PREDICTED, 5, 0, uniform(&rng) < 0.9);
         }
         const uint32_t best = even ? DRAFT_HEADS - 1 : 1;
@@ -308,9 +317,10 @@ static void test_sources(void **state)
 static void test_open_and_rows(void **state)
 {
     struct draft_gate gate;
-    struct draft_pass pass = {1, 1};
+    struct draft_pass pass;
     (void)state;
     draft_gate_init(&gate, true);
+    draft_gate_begin(&gate, &pass, 1);
     assert_int_equal(draft_gate_choose(&gate, DRAFT_LOOKED_UP, 0, &pass, N_DRAFTS), N_DRAFTS);
     assert_int_equal(pass.n_rows, 1 + N_DRAFTS);
     assert_true(pass.n_tokens > 1 && pass.n_tokens < 1 + N_DRAFTS);
@@ -321,7 +331,7 @@ static void test_open_and_rows(void **state)
     assert_int_equal(draft_gate_choose(&gate, DRAFT_LOOKED_UP, 0, &pass, N_DRAFTS), 0);
     draft_gate_time(&gate, DRAFT_ROWS + 1, 1); /* is not remembered */
     draft_gate_init(&gate, false);
-    pass = (struct draft_pass){1, 1};
+    draft_gate_begin(&gate, &pass, 1);
     assert_int_equal(draft_gate_choose(&gate, DRAFT_LOOKED_UP, 0, &pass, N_DRAFTS), 0); /* first
                                                                    the time without drafts */
     assert_int_equal(pass.n_rows, 1);
@@ -340,10 +350,187 @@ static void test_batch(void **state)
         for (uint32_t at = 0; at < N_DRAFTS; at++)
             draft_gate_result(&gate, DRAFT_LOOKED_UP, 0, at, true);
     }
-    struct draft_pass pass = {8, 8};
+    struct draft_pass pass;
+    draft_gate_begin(&gate, &pass, 8);
     for (uint32_t i = 0; i < 8; i++)
         (void)draft_gate_choose(&gate, DRAFT_LOOKED_UP, 0, &pass, N_DRAFTS);
     assert_in_range(pass.n_rows, 12, 17); /* 17: a probe */
+}
+
+/* ---- a batch of sessions --------------------------------------------------------------------- */
+
+#define N_SESSIONS 8
+
+/* Each session has drafts of its source, of which so many are right. A pass takes `pass` and `row`
+ * for each row; drafts of the block for all sessions take `prediction`. */
+struct crowd {
+    enum draft_source sources[N_SESSIONS];
+    double right[N_SESSIONS];
+    double pass, row, prediction;
+    double jitter; /* a pass takes up to so many times as long, for no reason; 0: a little */
+};
+
+struct crowd_run {
+    struct draft_gate gate;
+    uint64_t rng;
+    double ns;
+    uint32_t n_tokens, n_passes, n_plain; /* passes; those without any draft */
+    uint32_t n_drafts[N_SESSIONS];
+};
+
+/* Makes the chains of a pass. Returns how many depths were made. */
+static uint32_t make_chains(struct crowd_run *run, const struct crowd *c, struct draft_pass *pass,
+                            struct draft_chain chains[N_SESSIONS])
+{
+    uint32_t n_can = 0, n_left, n_made = 0;
+    for (uint32_t i = 0; i < N_SESSIONS; i++)
+        n_can += c->sources[i] == DRAFT_PREDICTED;
+    const uint32_t n = draft_gate_chains(&run->gate, pass, n_can, N_DRAFTS);
+    bool goes_on[N_SESSIONS] = {false};
+    n_left = pass->n_chains;
+    for (uint32_t i = 0; i < N_SESSIONS && n > 0; i++) {
+        goes_on[i] = c->sources[i] == DRAFT_PREDICTED && n_left > 0;
+        n_left -= goes_on[i];
+    }
+    for (bool more = pass->n_chains > 0; more; n_made++) {
+        for (uint32_t i = 0; i < N_SESSIONS; i++)
+            if (goes_on[i])
+                goes_on[i] = draft_gate_judge(&run->gate, &chains[i], 2, pass, n) == DRAFT_GO_ON;
+        more = draft_gate_goes_on(&run->gate, pass);
+    }
+    return n_made;
+}
+
+static void crowd_pass(struct crowd_run *run, const struct crowd *c)
+{
+    struct draft_pass pass;
+    struct draft_chain chains[N_SESSIONS];
+    draft_gate_begin(&run->gate, &pass, N_SESSIONS);
+    for (uint32_t i = 0; i < N_SESSIONS; i++) {
+        chains[i] = (struct draft_chain){.is_right = 1};
+        if (c->sources[i] != DRAFT_PREDICTED)
+            chains[i].n = draft_gate_choose(&run->gate, c->sources[i], 2, &pass, N_DRAFTS);
+    }
+    const uint32_t n_made = make_chains(run, c, &pass, chains);
+    draft_gate_end(&run->gate, &pass);
+    draft_gate_prediction(&run->gate, &pass, (uint64_t)(n_made * c->prediction));
+    const double jitter = c->jitter > 0 ? c->jitter : 1.05;
+    const double noise = 1 + (jitter - 1) * uniform(&run->rng);
+    const double ns = (c->pass + c->row * pass.n_rows) * noise;
+    draft_gate_time(&run->gate, pass.n_rows, (uint64_t)ns);
+    run->ns += ns + n_made * c->prediction;
+    run->n_passes++;
+    run->n_plain += pass.n_rows == N_SESSIONS;
+    for (uint32_t i = 0; i < N_SESSIONS; i++) {
+        bool is_right = true;
+        run->n_tokens++;
+        run->n_drafts[i] += chains[i].n;
+        for (uint32_t at = 0; at < chains[i].n && is_right; at++) {
+            is_right = uniform(&run->rng) < c->right[i];
+            draft_gate_result(&run->gate, c->sources[i], 2, at, is_right);
+            run->n_tokens += is_right;
+        }
+    }
+}
+
+static void crowd_decode(struct crowd_run *run, const struct crowd *c, uint32_t n_passes)
+{
+    for (uint32_t i = 0; i < n_passes; i++)
+        crowd_pass(run, c);
+}
+
+/* Where drafts are worth it, a pass without any shows now and then what drafts cost. In a batch,
+ * that is a pass in which no session has one. */
+static void test_plain_passes(void **state)
+{
+    static const struct crowd all_right = {
+        .sources = {DRAFT_LOOKED_UP, DRAFT_LOOKED_UP, DRAFT_LOOKED_UP, DRAFT_LOOKED_UP,
+                    DRAFT_LOOKED_UP, DRAFT_LOOKED_UP, DRAFT_LOOKED_UP, DRAFT_LOOKED_UP},
+        .right = {0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9}, .pass = 1e6, .row = 2e4};
+    struct crowd_run run = {.rng = 1};
+    (void)state;
+    draft_gate_init(&run.gate, false);
+    crowd_decode(&run, &all_right, 100);
+    const uint32_t before = run.n_plain;
+    crowd_decode(&run, &all_right, 3200);
+    assert_in_range(run.n_plain - before, 90, 110); /* one of 32 */
+}
+
+/* The block drafts for all sessions at once. What that takes is paid once: it may be more than one
+ * session gains, if it is less than all of them do. */
+static void test_shared_prediction(void **state)
+{
+    static const enum draft_source block[N_SESSIONS] = {
+        DRAFT_PREDICTED, DRAFT_PREDICTED, DRAFT_PREDICTED, DRAFT_PREDICTED,
+        DRAFT_PREDICTED, DRAFT_PREDICTED, DRAFT_PREDICTED, DRAFT_PREDICTED};
+    struct crowd c = {.right = {0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8},
+                      .pass = 1e6, .row = 2e4, .prediction = 0.25e6};
+    (void)state;
+    memcpy(c.sources, block, sizeof block);
+    const double plain = (c.pass + N_SESSIONS * c.row) * 1.025 / N_SESSIONS; /* of one token */
+    struct crowd_run run = {.rng = 5};
+    draft_gate_init(&run.gate, false);
+    crowd_decode(&run, &c, 200);
+    run.ns = run.n_tokens = 0;
+    crowd_decode(&run, &c, 2000);
+    /* One draft for each: (1 + 0.16 + 0.16 + 0.25) / 1.8 of the time. */
+    if (run.ns / run.n_tokens > 0.85 * plain)
+        fail_msg("%.3f times as long as without drafts", run.ns / run.n_tokens / plain);
+    c.prediction = 1.2e6; /* more than all of them gain */
+    crowd_decode(&run, &c, 500);
+    run.ns = run.n_tokens = 0;
+    crowd_decode(&run, &c, 2000);
+    if (run.ns / run.n_tokens > 1.02 * plain)
+        fail_msg("%.3f times as long as without drafts", run.ns / run.n_tokens / plain);
+}
+
+/* A row costs a little more than a draft is worth, and passes take as long as they like: chance
+ * must not make rows look cheap. */
+static void test_noisy_crowd(void **state)
+{
+    struct crowd c = {.pass = 0.4e6, .row = 0.2e6, .prediction = 0.1e6, .jitter = 1.6};
+    double worst = 0;
+    (void)state;
+    for (uint32_t i = 0; i < N_SESSIONS; i++) {
+        c.sources[i] = DRAFT_PREDICTED;
+        c.right[i] = 0.75;
+    }
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        const double plain = (c.pass + N_SESSIONS * c.row) * (1 + (c.jitter - 1) / 2) / N_SESSIONS;
+        struct crowd_run run = {.rng = seed};
+        draft_gate_init(&run.gate, false);
+        crowd_decode(&run, &c, 3000);
+        const double times = run.ns / run.n_tokens / plain;
+        worst = times > worst ? times : worst;
+    }
+    if (worst > 1.03)
+        fail_msg("%.3f times as long as without drafts", worst);
+}
+
+/* One session copies a text while the drafts of the others are wrong. When they become right, the
+ * gate notices, although the pass had drafts all the time. */
+static void test_mixed_crowd(void **state)
+{
+    struct crowd c = {.sources = {DRAFT_LOOKED_UP, DRAFT_PREDICTED, DRAFT_PREDICTED,
+                                  DRAFT_PREDICTED, DRAFT_PREDICTED, DRAFT_PREDICTED,
+                                  DRAFT_PREDICTED, DRAFT_PREDICTED},
+                      .right = {0.95}, .pass = 1e6, .row = 5e4, .prediction = 0.1e6};
+    struct crowd_run run = {.rng = 3};
+    (void)state;
+    draft_gate_init(&run.gate, false);
+    crowd_decode(&run, &c, 1000);
+    memset(run.n_drafts, 0, sizeof run.n_drafts);
+    crowd_decode(&run, &c, 1000);
+    assert_true(run.n_drafts[0] > 2000); /* goes on, */
+    assert_true(run.n_drafts[1] < 50);   /* and the others cost next to nothing */
+    for (uint32_t i = 1; i < N_SESSIONS; i++)
+        c.right[i] = 0.95;
+    crowd_decode(&run, &c, 4000);
+    memset(run.n_drafts, 0, sizeof run.n_drafts);
+    crowd_decode(&run, &c, 500);
+    for (uint32_t i = 0; i < N_SESSIONS; i++)
+        if (run.n_drafts[i] < 400)
+            fail_msg("session %u has %u drafts in 500 passes", i, run.n_drafts[i]);
 }
 
 /* Passes whose time is remembered have DRAFT_ROWS rows at most. */
@@ -353,8 +540,10 @@ static void test_many_rows(void **state)
     (void)state;
     draft_gate_init(&gate, false);
     for (uint32_t i = 0; i < 2000; i++) {
-        struct draft_pass pass = {62, 62};
+        struct draft_pass pass;
+        draft_gate_begin(&gate, &pass, 62);
         const uint32_t n = draft_gate_choose(&gate, DRAFT_LOOKED_UP, 0, &pass, N_DRAFTS);
+        draft_gate_end(&gate, &pass);
         assert_in_range(n, 0, DRAFT_ROWS - 62);
         assert_int_equal(pass.n_rows, 62 + n);
         draft_gate_time(&gate, pass.n_rows, 1000000);
@@ -371,7 +560,9 @@ int main(void)
         cmocka_unit_test(test_change),        cmocka_unit_test(test_sources),
         cmocka_unit_test(test_recovery),
         cmocka_unit_test(test_open_and_rows), cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_many_rows),
+        cmocka_unit_test(test_many_rows),     cmocka_unit_test(test_plain_passes),
+        cmocka_unit_test(test_shared_prediction), cmocka_unit_test(test_mixed_crowd),
+        cmocka_unit_test(test_noisy_crowd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,7 +129,19 @@ static void take_draft(struct fm_session *s, uint32_t depth, const struct mtp_ro
         d->n = verdict == DRAFT_DROP ? depth - 1 : depth;
 }
 
-/* Makes the drafts of one depth. Returns false if there are none. */
+/* Returns whether drafts behind those of this depth are made. Ends all chains if not. */
+static bool goes_on(struct fm_model *m, struct fm_batch_item *items, size_t n_items,
+                    uint32_t depth, struct draft_pass *pass)
+{
+    if (draft_gate_goes_on(&m->gate, pass))
+        return true;
+    for (size_t i = 0; i < n_items; i++)
+        if (is_predicted(&items[i], depth + 1))
+            items[i].session->draft.n = depth;
+    return false;
+}
+
+/* Makes the drafts of one depth. Returns whether to make the next ones. */
 static bool predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items,
                     uint32_t depth, struct draft_pass *pass)
 {
@@ -152,7 +164,7 @@ static bool predict(struct fm_model *m, struct fm_batch_item *items, size_t n_it
         else
             s->draft.n = depth - 1;
     }
-    return is_good;
+    return is_good && goes_on(m, items, n_items, depth, pass);
 }
 
 /* Prepares a session: memory for the keys and values of all rows, and the rows that it lacks before
@@ -180,11 +192,9 @@ uint64_t draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size
     /* Rows of many passes without drafts are not what the next drafts will take. */
     const bool is_usual = n_rows <= n_sessions * (1 + SEQUENCE_DRAFTS);
     const uint64_t ready_ns = plat_now_ns();
-    uint32_t depth = 1;
-    while (depth <= SEQUENCE_DRAFTS && predict(m, items, n_items, depth, pass))
+    for (uint32_t depth = 1; n_sessions > 0 && predict(m, items, n_items, depth, pass);)
         depth++;
     const uint64_t end_ns = plat_now_ns();
-    if (depth > 1)
-        draft_gate_prediction(&m->gate, depth - 1, end_ns - (is_usual ? begin_ns : ready_ns));
+    draft_gate_prediction(&m->gate, pass, end_ns - (is_usual ? begin_ns : ready_ns));
     return end_ns - begin_ns;
 }

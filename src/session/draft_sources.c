@@ -21,11 +21,16 @@ static uint32_t ask_control(struct fm_session *s, uint32_t max)
     return n;
 }
 
-struct draft_offer *draft_offer_for(const struct fm_session *s, int32_t id, uint32_t *max)
+bool fm_session_has_computed(const struct fm_session *s, int32_t id)
 {
     const struct draft *d = &s->draft;
-    struct draft_offer *offer = d->offer;
-    if (offer == NULL || (d->n_taken < d->n && d->tokens[1 + d->n_taken] == id))
+    return d->n_taken < d->n && d->tokens[1 + d->n_taken] == id;
+}
+
+struct draft_offer *draft_offer_for(const struct fm_session *s, int32_t id, uint32_t *max)
+{
+    struct draft_offer *offer = s->draft.offer;
+    if (offer == NULL || fm_session_has_computed(s, id))
         return NULL; /* none, or the token is computed already */
     *offer = (struct draft_offer){.position = s->sequence->position, .id = id};
     *max = engine_limits(&s->owner->engine)->n_drafts;
@@ -89,32 +94,61 @@ static void draft_choose(struct fm_session *s, int32_t id, uint32_t n_rows)
                              d->tokens + 1, max, &match);
     memset(d->sure, (int)draft_sure_of_match(match), sizeof d->sure);
     d->source = d->n > 0 ? DRAFT_LOOKED_UP : predicts ? DRAFT_PREDICTED : DRAFT_NONE;
-    if (d->source == DRAFT_PREDICTED)
-        d->n = max;
+}
+
+/* Returns whether the token of an item has to be computed. */
+static bool is_computed(const struct fm_batch_item *item)
+{
+    return item->session->n_done == 0 && item->rc == 0;
+}
+
+/* Says for how many tokens the model's own block drafts: for the first sessions that it can draft
+ * for, as many of them as the gate finds worth it. */
+static void begin_chains(struct fm_model *m, struct fm_batch_item *items, size_t n_items,
+                         struct draft_pass *pass)
+{
+    uint32_t n_sessions = 0, n_rows = pass->n_rows;
+    for (size_t i = 0; i < n_items; i++)
+        n_sessions += is_computed(&items[i]) && items[i].session->draft.source == DRAFT_PREDICTED;
+    const uint32_t n =
+        draft_gate_chains(&m->gate, pass, n_sessions, engine_limits(&m->engine)->n_drafts);
+    uint32_t n_left = pass->n_chains;
+    for (size_t i = 0; i < n_items; i++) {
+        struct fm_session *s = items[i].session;
+        if (!is_computed(&items[i]) || s->draft.source != DRAFT_PREDICTED)
+            continue;
+        const uint32_t max = n_left > 0 ? max_drafts(s, n_rows) : 0;
+        s->draft.n = n < max ? n : max;
+        n_rows += s->draft.n;
+        n_left -= n_left > 0;
+    }
 }
 
 uint64_t draft_make(struct fm_model *m, struct fm_batch_item *items, size_t n_items)
 {
-    struct draft_pass pass = {0};
+    struct draft_pass pass;
+    uint32_t n_sessions = 0;
     for (size_t i = 0; i < n_items; i++)
-        pass.n_rows += items[i].session->n_done == 0;
-    pass.n_tokens = pass.n_rows;
-    uint32_t n_rows = pass.n_rows; /* with all drafts that may come */
-    if (n_rows > engine_limits(&m->engine)->max_rows)
+        n_sessions += is_computed(&items[i]);
+    if (n_sessions > engine_limits(&m->engine)->max_rows)
         return 0;
+    draft_gate_begin(&m->gate, &pass, n_sessions);
     for (size_t i = 0; i < n_items; i++) {
         struct fm_session *s = items[i].session;
         draft_mtp_note(m, items[i].ids[0]);
-        if (s->n_done > 0 || items[i].rc != 0)
+        if (!is_computed(&items[i]))
             continue;
-        draft_choose(s, items[i].ids[0], n_rows);
-        s->draft.n = draft_gate_choose(&m->gate, s->draft.source, s->draft.sure[0], &pass,
-                                       s->draft.n);
-        n_rows += s->draft.n;
+        draft_choose(s, items[i].ids[0], pass.n_rows);
+        if (s->draft.source != DRAFT_PREDICTED)
+            s->draft.n = draft_gate_choose(&m->gate, s->draft.source, s->draft.sure[0], &pass,
+                                           s->draft.n);
     }
+    begin_chains(m, items, n_items, &pass);
     const uint64_t ns = draft_mtp_predict(m, items, n_items, &pass);
+    if (n_sessions > 0)
+        draft_gate_end(&m->gate, &pass);
     for (size_t i = 0; i < n_items; i++)
-        if (items[i].session->n_done == 0 && items[i].rc == 0)
+        if (is_computed(&items[i]))
             draft_count_pass(items[i].session);
     return ns;
 }

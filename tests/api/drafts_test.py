@@ -19,6 +19,10 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength
           "required": ["name", "again"], "additionalProperties": False}
 
 
+def text_schema(schema):
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
 def requests():
     for seed in range(4):
         for temperature in (0, 1):
@@ -30,8 +34,13 @@ def requests():
                               "frequency_penalty": 0.5}
     yield "/v1/chat/completions", {
         "messages": [{"role": "user", "content": REPEATED}], "max_tokens": 60, "seed": 3,
-        "response_format": {"type": "json_schema",
-                            "json_schema": {"name": "x", "schema": SCHEMA}}}
+        "response_format": text_schema(SCHEMA)}
+    yield "/v1/completions", {"prompt": REPEATED + "Once upon a", "max_tokens": 24, "n": 3,
+                              "temperature": 1, "seed": 9, "logprobs": 1}
+    yield "/v1/chat/completions", {
+        "messages": [{"role": "user", "content": LETTERS}], "max_tokens": 40, "n": 2, "seed": 4,
+        "logprobs": True, "top_logprobs": 3, "stop": ["c d"],
+        "response_format": text_schema(SCHEMA)}
 
 
 class Drafts(unittest.TestCase):
@@ -69,6 +78,27 @@ class Drafts(unittest.TestCase):
                 if draft != "auto": # there the times decide
                     self.assertGreater(n_accepted, 0)
                     self.assertGreater(n_drafts, n_accepted)
+
+    def test_no_waiting(self):
+        """A token that was computed as a draft does not wait for the pass of another request."""
+        long = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4000,
+                "stream": True, "temperature": 1, "seed": 1,
+                "response_format": text_schema({"type": "string", "minLength": 30000})}
+        short = {"prompt": "a b c d e f g h " * 12 + "a b", "max_tokens": 240, "temperature": 0}
+        with served.Server(PROGRAM, MODEL, "--draft", "8", "--parallel", "2") as server:
+            with server.socket() as other:
+                other.sendall(served.raw_request("/v1/chat/completions", long))
+                wait_until(lambda: metric(server, "passes_total") > 3)
+                before = metric(server, "passes_total")
+                status, reply = server.post("/v1/completions", short)
+                passes = metric(server, "passes_total") - before
+                running = metric(server, "requests_running")
+        self.assertEqual((status, running), (200, 1), reply)
+        timings = reply["timings"]
+        self.assertEqual(timings["predicted_n"], 240)
+        # It repeats itself, so that eight tokens are drafted in each of its passes.
+        self.assertLess(timings["draft_passes"], 50)
+        self.assertLess(passes, 160)
 
 
 if __name__ == "__main__":

@@ -182,6 +182,38 @@ class Reports(Gpu):
         self.assertIn("gpu", found)
 
 
+class Replay(Gpu):
+    def test_counts(self):
+        """bench replay of a recording counts the hits in both tiers, and the moves, of the run."""
+        needed = flashmoe("run", MODEL, *ASK, *SMALL, "--memory", "1M").stderr
+        mebibytes = float(re.search(r"needs at least ([\d.]+) MiB of memory", needed).group(1))
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace.csv")
+            run = self.json("run", MODEL, "-p", "hi", "-n", "24", "--temp", "1", "--seed", "3",
+                            "--raw", *SMALL, "--memory", f"{mebibytes + 0.4:.1f}M", "--no-heat",
+                            "--lookahead", "off", "--prefill-chunk", "1", "--trace", trace)
+            with open(trace, encoding="utf-8") as file: # the prompt counts, too
+                lines = file.read().replace("\n0,0,", "\n0,1,")
+            with open(trace, "w", encoding="utf-8") as file:
+                file.write(lines)
+            gpu = run["gpu"]
+            slots = [gpu["n_slots"], run["n_cache_slots"] - gpu["n_slots"]]
+            self.assertLess(sum(slots), N_EXPERTS) # or nothing would be dropped
+            shares = "+".join(f"{100 * (n + 0.5) / N_EXPERTS:.6f}" for n in slots)
+            found = self.json("bench", "replay", trace, "--tiers", shares)
+        point = found["points"][0]
+        self.assertEqual([point["n_above"], point["n_below"]], slots)
+        n_uses = run["n_expert_hits"] + run["n_expert_misses"]
+        down = point["moves"]["down"]
+        self.assertGreater(gpu["n_experts_moved_up"], 0)
+        for name, amount, want in (
+                ("hits_above", n_uses, gpu["n_expert_hits"]),
+                ("hits_below", n_uses, run["n_expert_hits"] - gpu["n_expert_hits"]),
+                ("moved_up_per_token", found["n_tokens"], gpu["n_experts_moved_up"]),
+                ("moved_down_per_token", found["n_tokens"], gpu["n_experts_moved_down"])):
+            self.assertAlmostEqual(down[name] * amount, want, places=3, msg=name)
+
+
 class Plan(Gpu):
     def test_division(self):
         """The plan is what run then does, and a smaller budget of memory leaves the GPU's alone."""

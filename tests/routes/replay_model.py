@@ -95,6 +95,101 @@ def pool(policy):
     return run
 
 
+# ---- two tiers --------------------------------------------------------------------------------
+
+
+PLANS_PER_MOVE, MAX_MOVES = 4, 8
+
+
+class Tiers(Pool):
+    """`held` is the second tier; `above` has the (layer, expert) of the first."""
+    def __init__(self, moves, n_layers, n_used, n_above, n_below):
+        super().__init__("lcp", n_layers, n_used, n_below)
+        self.moves, self.n_above, self.above = moves, n_above, set()
+        self.n_plans = self.n_left = 0
+        self.hits_above = self.hits_below = self.n_up = self.n_down = 0
+
+    def heat(self, at):
+        return self.keys[at] - self.clocks[at[0]] / HALF_LIFE
+
+    def level(self, at):
+        gap = self.clocks[at[0]] - self.lasts[at]
+        return min(1, self.counts[at] * (1 - 0.5 ** (1 / FADE)) * 0.5 ** (gap / FADE))
+
+    def start_reads(self, layer, missing):
+        while missing:
+            if len(self.above) < self.n_above:
+                self.above.add((layer, missing.pop(0)))
+            elif self.make_room(layer):
+                self.held[layer].add(missing[0])
+                self.pinned.add(missing.pop(0))
+            else:
+                return
+
+    def leave(self, at):
+        """An expert of the first tier makes room for a hotter one."""
+        self.above.remove(at)
+        if self.moves == "drop":
+            return
+        if sum(map(len, self.held)) == self.n_slots:
+            spare = [(self.heat((i, e)), i, e) for i, held in enumerate(self.held)
+                     if len(held) > self.floor for e in held]
+            if not spare or min(spare)[0] >= self.heat(at):
+                return
+            _, i, e = min(spare)
+            self.held[i].remove(e)
+        self.held[at[0]].add(at[1])
+        self.n_down += 1
+
+    def move_up(self, layer, expert):
+        if expert not in self.held[layer]:
+            return
+        if len(self.above) == self.n_above:
+            coldest = min(self.above, key=lambda at: (self.heat(at), at))
+            level, once = self.level((layer, expert)), 1 - 0.5 ** (1 / FADE)
+            if not (self.n_left and level > 1.5 * once and level >= 2 * self.level(coldest)):
+                return
+            self.n_left -= 1
+            self.leave(coldest)
+        if expert in self.held[layer]: # it may have made room itself
+            self.held[layer].remove(expert)
+            self.above.add((layer, expert))
+            self.n_up += 1
+
+    def plan(self, layer, experts):
+        above = [e for e in experts if (layer, e) in self.above]
+        below = [e for e in experts if e in self.held[layer]]
+        self.hits_above += len(above)
+        self.hits_below += len(below)
+        self.clocks[layer] += 1
+        missing = [e for e in experts if e not in above + below]
+        for e in experts:
+            self.use(layer, e)
+        self.pinned = set(below)
+        self.start_reads(layer, missing)
+        self.pinned -= set(below)
+        self.start_reads(layer, missing)
+        while self.pinned:
+            self.pinned = set()
+            self.start_reads(layer, missing)
+        assert not missing
+        self.n_plans += 1
+        self.n_left = min(MAX_MOVES, self.n_left + (self.n_plans % PLANS_PER_MOVE == 0))
+        for e in below if self.moves != "none" else ():
+            self.move_up(layer, e)
+
+
+def tiers(moves, tokens, n_warm, n_above, n_below):
+    """Returns hits in each tier and moves up and down, after the first n_warm tokens."""
+    cache = Tiers(moves, len(tokens[0]), len(tokens[0][0]), n_above, n_below)
+    for t, layers in enumerate(tokens):
+        if t == n_warm:
+            cache.hits_above = cache.hits_below = cache.n_up = cache.n_down = 0
+        for layer, experts in enumerate(layers):
+            cache.plan(layer, experts)
+    return cache.hits_above, cache.hits_below, cache.n_up, cache.n_down
+
+
 # ---- a cache for each layer -------------------------------------------------------------------
 
 

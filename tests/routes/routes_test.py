@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests routing that replaces the routers.
 
-usage: routes_test.py {references,replay,same_bits,policies,engine} FLASHMOE GOLDENS TRACES
+usage: routes_test.py {references,replay,same_bits,policies,tiers,engine} FLASHMOE GOLDENS TRACES
 
 references  the frozen numbers of the real traces are what the program measures from them; 77
             (skipped) when TRACES does not hold them
@@ -11,6 +11,7 @@ same_bits   with --routes the logits depend on nothing but the routes, and every
             they are in use
 policies    `bench replay` hits what a cache written anew here hits, on random routes and on TRACES
             where they are; nothing beats Belady; what is no trace is refused
+tiers       the same for two tiers of slots, and what moves between them
 engine      `bench replay` of a recording counts the hits that the recorded run had
 """
 import json
@@ -226,6 +227,42 @@ def policies(program, _, traces):
         for point in found["points"][:3]:
             check_point(file, point, tokens, n_warm)
         print(f"{file}: as the model here")
+
+
+def tiers(program, _, traces):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "routes.csv")
+        for seed, (n_tokens, n_layers, n_experts, n_used, n_warm) in enumerate(
+                ((150, 5, 32, 4, 10), (200, 3, 24, 6, 20), (120, 7, 16, 1, 1))):
+            tokens = random_routes(seed, n_tokens, n_layers, n_experts, n_used)
+            write_trace(path, tokens, n_experts, n_warm)
+            check_tiers(program, path, f"random {seed}", tokens, n_warm)
+        for text in ("", "5", "5+", "+5", "50+51", "5+5,", "0+5", "5+0", "5-5", "5+5+5", "x",
+                     ",".join(["5+5"] * 17)):
+            refuse(program, 2, path, "--tiers", text)
+    path = traces / "gptoss.route.csv"
+    if path.exists():
+        check_tiers(program, path, "gptoss", *read_trace(path), "12.5+25")
+
+
+def check_tiers(program, path, name, tokens, n_warm, points="4+13,12.5+12.5,25+50,60+40"):
+    """Compares with the model here; no placement beats one pool of as many slots that knows the
+    future."""
+    found = run_replay(program, path, "--tiers", points)
+    n_measured = len(tokens) - n_warm
+    n_uses = n_measured * len(tokens[0]) * len(tokens[0][0])
+    moved = 0
+    for point in found["points"]:
+        for moves, counts in point["moves"].items():
+            want = replay_model.tiers(moves, tokens, n_warm, point["n_above"], point["n_below"])
+            have = (counts["hits_above"] * n_uses, counts["hits_below"] * n_uses,
+                    counts["moved_up_per_token"] * n_measured,
+                    counts["moved_down_per_token"] * n_measured)
+            assert all(abs(a - b) < 1e-3 for a, b in zip(have, want)), \
+                (name, moves, point["n_above"], point["n_below"], have, want)
+            moved += want[3]
+    assert moved > 0
+    print(f"{name}: as the model here, {moved} moves down")
 
 
 def read_trace(path):
