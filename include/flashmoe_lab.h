@@ -364,6 +364,9 @@ struct fm_pack_options {
     bool plan_only;     /* check and compute everything, write nothing */
     fm_work_fn *progress;
     void *progress_ctx;
+    /* Layers whose experts are written, counted from 0, such as "0-19" or "0-9,30-39". The result
+     * is part of a model, for a machine that has only these layers; NULL: the whole model. */
+    const char *layers;
 };
 
 struct fm_pack_result {
@@ -375,9 +378,11 @@ struct fm_pack_result {
     unsigned n_removable;
     unsigned n_left_out;   /* unused tensors: vision, multi-token prediction */
     unsigned n_too_narrow; /* matrices kept because the format needs more columns */
-    char left[160];        /* a source file that `consume` leaves: nothing is taken from it */
+    char left[160];        /* a source file that `consume` leaves: nothing is taken from it, or it
+                            * has experts of a layer that is left out */
     char changes[256];     /* "experts: bf16 becomes affine4-g64; ..."; empty: none */
     bool was_whole;        /* an earlier run had finished all but the rename */
+    unsigned n_layers_here, n_layers_elsewhere; /* files of experts that it has and leaves out */
 };
 
 /* Packs the model `src` into the directory `dst`, which must not exist. Works in `dst`.partial and
@@ -410,6 +415,7 @@ struct fm_verify_result {
     uint64_t n_bytes;
     uint64_t n_experts, n_tensors, n_files; /* checked */
     uint64_t n_bad;
+    char layers_here[160]; /* of a part of a model: "0-3, 6"; empty: it is whole */
 };
 
 /* Reads every byte of a packed model from the device and verifies its checksums. Returns 0 even if

@@ -418,6 +418,8 @@ int fm_model_info(const struct fm_model *m, struct fm_model_info *out)
         info.expert_token_bytes += model->shape.n_experts_per_token * l->read_bytes;
         info.expert_bytes = l->read_bytes > info.expert_bytes ? l->read_bytes : info.expert_bytes;
     }
+    if (model->source->packed != NULL && packed_is_part(model->source->packed))
+        (void)packed_layers_here(model->source->packed, info.layers_here);
     info.has_large_mtp = m->engine.has_large_mtp;
     if (model->has_mtp) {
         const struct expert_layer *l = &model->expert_layers[model->n_expert_layers - 1];
