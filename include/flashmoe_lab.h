@@ -302,6 +302,46 @@ struct fm_io_speeds {
 FM_API int fm_io_measure(const char *model_path, const struct fm_model_options *options,
                          struct fm_io_speeds *speeds, struct fm_error *err);
 
+/* ---- several machines ------------------------------------------------------------------ */
+
+/* What one layer of a model takes, for dividing the layers among machines. */
+struct fm_layer_info {
+    size_t size;
+    uint64_t dense_bytes;        /* resident; layer 0 has the embedding */
+    uint64_t dense_token_bytes;  /* of them read per token */
+    uint64_t experts_bytes, expert_token_bytes; /* as in fm_model_info; 0: no routed experts */
+    uint64_t kv_position_bytes, state_bytes;
+    uint64_t mul_adds_per_token; /* of matrices and chosen experts */
+    /* Of layer 0, the head beside it, which the first rank has, too; otherwise 0. */
+    uint64_t head_bytes, head_token_bytes, mul_adds_per_head;
+};
+/* Gives the i-th layer of a model, which may be open for its metadata only. Opens its files again.
+ * FM_ERR_ARG: there is no such layer. */
+FM_API int fm_model_layer(const struct fm_model *model, unsigned i, struct fm_layer_info *info,
+                          struct fm_error *err);
+/* Returns the bytes that go from rank to rank for a pass of n_rows tokens of n_sequences. */
+FM_API uint64_t fm_model_message_bytes(const struct fm_model *model, unsigned n_sequences,
+                                       unsigned n_rows);
+
+#define FM_PROBE_BYTES 2048
+/* Measures this machine and writes what it found to text, which goes to rank 0. */
+typedef int fm_probe_fn(void *ctx, char *text, size_t bytes, struct fm_error *err);
+struct fm_probe {
+    size_t size;
+    const char *host;
+    char text[FM_PROBE_BYTES];
+    /* From this rank to the next one: seconds of a short message and of one of message_bytes, and
+     * bytes per second of a long one. 0: not measured. */
+    double latency_s, message_s, bytes_per_s;
+};
+/* All ranks of a cluster call this, before a model is open. Each calls `measure`, ranks of one host
+ * one after the other; then neighbours measure the way between them. `probes` of rank 0 has one
+ * for each rank, all of the same size; the others pass NULL. FM_ERR_ARG and others: what a rank's
+ * `measure` returned, with its rank and host. */
+FM_API int fm_cluster_probe(struct fm_cluster *cluster, fm_probe_fn *measure, void *ctx,
+                            uint64_t message_bytes, struct fm_probe *probes,
+                            struct fm_error *err);
+
 /* ---- routing --------------------------------------------------------------------------- */
 
 /* How much a routing reuses its experts: means over all layers. Negative: too few tokens. */
