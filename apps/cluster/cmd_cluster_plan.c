@@ -14,7 +14,8 @@
 
 #define REPLAY_TOKENS 256
 #define USUAL_CONTEXT 4096u
-#define PROBE_MAX_BYTES (1u << 20)
+/* The size of the program varies a little from run to run, and a plan should not. */
+#define OVERHEAD_STEP (64ull << 20)
 
 struct planner {
     const struct args *args;
@@ -73,7 +74,8 @@ static int read_overhead(struct planner *p, const struct fm_model *model,
     large.memory_bytes = UINT64_MAX / 2;
     large.n_context = p->n_context;
     const int rc = fm_model_plan(model, &large, &plan, err);
-    p->problem.overhead_bytes = (double)(plan.memory_program_bytes + plan.memory_scratch_bytes);
+    const uint64_t bytes = plan.memory_program_bytes + plan.memory_scratch_bytes;
+    p->problem.overhead_bytes = (double)mem_round_up(bytes, OVERHEAD_STEP);
     return rc;
 }
 

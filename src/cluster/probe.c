@@ -250,8 +250,9 @@ static int measure_hops(struct prober *p, uint64_t message_bytes, struct cluster
             rc = measure_way(p, i, message_bytes, ROUNDS, &one->message_s, err);
         if (rc == 0)
             rc = measure_way(p, i, LARGE_BYTES, LARGE_ROUNDS, &large_s, err);
-        if (rc == 0 && large_s > one->latency_s)
-            one->bytes_per_s = LARGE_BYTES / (large_s - one->latency_s);
+        /* On a busy machine a short message may take as long: then this is a lower bound. */
+        const double own_s = large_s > one->latency_s ? large_s - one->latency_s : large_s;
+        one->bytes_per_s = rc == 0 && own_s > 0 ? LARGE_BYTES / own_s : 0;
     }
     return rc;
 }

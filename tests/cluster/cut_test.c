@@ -29,8 +29,9 @@ static double between(uint64_t *state, double low, double high)
 static struct cut_layer random_layer(uint64_t *random)
 {
     const double experts = between(random, 0, 1) < 0.2 ? 0 : between(random, 10, 1000);
-    return (struct cut_layer){.dense = between(random, 1, 30), .dense_token = between(random, 1, 30),
-                              .experts = experts, .expert_token = experts / 10,
+    return (struct cut_layer){.dense = between(random, 1, 30),
+                              .dense_token = between(random, 1, 30), .experts = experts,
+                              .expert_token = experts / 10,
                               .kv = between(random, 0, 5), .kv_token = between(random, 0, 5),
                               .mul_adds = between(random, 0, 100)};
 }

@@ -84,7 +84,8 @@ class Parts(unittest.TestCase):
 
 
 def main():
-    cluster_test.PROGRAM, cluster_test.GOLDEN, cluster_test.NANO = sys.argv[1:4]
+    cluster_test.PROGRAM, cluster_test.GOLDEN, cluster_test.NANO = map(os.path.abspath,
+                                                                       sys.argv[1:4])
     module = os.path.join(os.path.dirname(cluster_test.PROGRAM), "libflashmoe_mpi.so")
     if shutil.which("mpirun") is None or not os.path.exists(module):
         print("skipped: Open MPI is not there (Debian: libopenmpi-dev openmpi-bin)")
