@@ -60,7 +60,7 @@ export class RankTable {
             return {row, cells};
         });
         byId("ranks-rows").replaceChildren(...this.#rows.map(({row}) => row));
-        setText(byId("ranks-count"), `${ranks.length} machines`);
+        setText(byId("ranks-count"), `${ranks.length} ranks`);
     }
 
     #show({cells}, now, before, seconds) {
@@ -70,7 +70,8 @@ export class RankTable {
         setText(cells.hits, digits(did.hits * 100));
         setText(cells.disk, digits(did.disk));
         setText(cells.wait, digits(did.wait * 100));
-        setText(cells.busy, digits(did.busy * 100));
+        // The first rank does not count its own computing.
+        setText(cells.busy, now.busy_s > 0 ? digits(did.busy * 100) : "–");
         setText(cells.sent, digits(did.sent));
     }
 
