@@ -202,6 +202,7 @@ struct fm_model_info {
     bool has_large_mtp;        /* there is one, and it is not used: its experts are larger than the
                                 * model's */
     uint64_t mtp_dense_bytes, mtp_experts_bytes;
+    char layers_here[160]; /* of a part of a model, the layers with experts: "0-3, 6"; empty: all */
 };
 FM_API int fm_model_info(const struct fm_model *model, struct fm_model_info *info);
 

@@ -302,6 +302,46 @@ struct fm_io_speeds {
 FM_API int fm_io_measure(const char *model_path, const struct fm_model_options *options,
                          struct fm_io_speeds *speeds, struct fm_error *err);
 
+/* ---- several machines ------------------------------------------------------------------ */
+
+/* What one layer of a model takes, for dividing the layers among machines. */
+struct fm_layer_info {
+    size_t size;
+    uint64_t dense_bytes;        /* resident; layer 0 has the embedding */
+    uint64_t dense_token_bytes;  /* of them read per token */
+    uint64_t experts_bytes, expert_token_bytes; /* as in fm_model_info; 0: no routed experts */
+    uint64_t kv_position_bytes, state_bytes;
+    uint64_t mul_adds_per_token; /* of matrices and chosen experts */
+    /* Of layer 0, the head beside it, which the first rank has, too; otherwise 0. */
+    uint64_t head_bytes, head_token_bytes, mul_adds_per_head;
+};
+/* Gives the i-th layer of a model, which may be open for its metadata only. Opens its files again.
+ * FM_ERR_ARG: there is no such layer. */
+FM_API int fm_model_layer(const struct fm_model *model, unsigned i, struct fm_layer_info *info,
+                          struct fm_error *err);
+/* Returns the bytes that go from rank to rank for a pass of n_rows tokens of n_sequences. */
+FM_API uint64_t fm_model_message_bytes(const struct fm_model *model, unsigned n_sequences,
+                                       unsigned n_rows);
+
+#define FM_PROBE_BYTES 2048
+/* Measures this machine and writes what it found to text, which goes to rank 0. */
+typedef int fm_probe_fn(void *ctx, char *text, size_t bytes, struct fm_error *err);
+struct fm_probe {
+    size_t size;
+    const char *host;
+    char text[FM_PROBE_BYTES];
+    /* From this rank to the next one: seconds of a short message and of one of message_bytes, and
+     * bytes per second of a long one. 0: not measured. */
+    double latency_s, message_s, bytes_per_s;
+};
+/* All ranks of a cluster call this, before a model is open. Each calls `measure`, ranks of one host
+ * one after the other; then neighbours measure the way between them. `probes` of rank 0 has one
+ * for each rank, all of the same size; the others pass NULL. FM_ERR_ARG and others: what a rank's
+ * `measure` returned, with its rank and host. */
+FM_API int fm_cluster_probe(struct fm_cluster *cluster, fm_probe_fn *measure, void *ctx,
+                            uint64_t message_bytes, struct fm_probe *probes,
+                            struct fm_error *err);
+
 /* ---- routing --------------------------------------------------------------------------- */
 
 /* How much a routing reuses its experts: means over all layers. Negative: too few tokens. */
@@ -386,6 +426,9 @@ struct fm_pack_options {
     bool plan_only;     /* check and compute everything, write nothing */
     fm_work_fn *progress;
     void *progress_ctx;
+    /* Layers whose experts are written, counted from 0, such as "0-19" or "0-9,30-39". The result
+     * is part of a model, for a machine that has only these layers; NULL: the whole model. */
+    const char *layers;
 };
 
 struct fm_pack_result {
@@ -397,9 +440,11 @@ struct fm_pack_result {
     unsigned n_removable;
     unsigned n_left_out;   /* unused tensors: vision, multi-token prediction */
     unsigned n_too_narrow; /* matrices kept because the format needs more columns */
-    char left[160];        /* a source file that `consume` leaves: nothing is taken from it */
+    char left[160];        /* a source file that `consume` leaves: nothing is taken from it, or it
+                            * has experts of a layer that is left out */
     char changes[256];     /* "experts: bf16 becomes affine4-g64; ..."; empty: none */
     bool was_whole;        /* an earlier run had finished all but the rename */
+    unsigned n_layers_here, n_layers_elsewhere; /* files of experts that it has and leaves out */
 };
 
 /* Packs the model `src` into the directory `dst`, which must not exist. Works in `dst`.partial and
@@ -432,6 +477,7 @@ struct fm_verify_result {
     uint64_t n_bytes;
     uint64_t n_experts, n_tensors, n_files; /* checked */
     uint64_t n_bad;
+    char layers_here[160]; /* of a part of a model: "0-3, 6"; empty: it is whole */
 };
 
 /* Reads every byte of a packed model from the device and verifies its checksums. Returns 0 even if

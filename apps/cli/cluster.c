@@ -88,7 +88,7 @@ int cluster_enter(const struct args *args, struct fm_error *err)
                    ? err_set(err, FM_ERR_ARG, "--layers divides a model among ranks: start "
                              "flashmoe with mpirun")
                    : 0;
-    if (!can)
+    if (!can && !args->command->is_for_all_ranks)
         return err_set(err, FM_ERR_ARG, "'flashmoe %s' runs on one machine: start it without "
                        "mpirun", args->command->name);
     if (n_ranks > 1 && n_stages > 0)
@@ -101,8 +101,13 @@ int cluster_enter(const struct args *args, struct fm_error *err)
     write_words(args, words, sizeof words);
     const struct fm_cluster_options options = {
         .size = sizeof options, .n_threads = n_stages, .words = words,
-        .timeout_s = (unsigned)args_uint(args, "rank-timeout")};
+        .timeout_s = can ? (unsigned)args_uint(args, "rank-timeout") : 0};
     return fm_cluster_join(&options, &cluster, err);
+}
+
+struct fm_cluster *cluster_of_process(void)
+{
+    return cluster;
 }
 
 bool cluster_was_told(int rc)
@@ -141,6 +146,26 @@ int cluster_work(const struct args *args)
     return rc == 0 ? STATUS_OK : say_failed(&err, STATUS_FAILED);
 }
 
+int cluster_parse_layers(const char *text, unsigned layers[CLUSTER_MAX_RANKS], unsigned *n,
+                         struct fm_error *err)
+{
+    const char *at = text;
+    *n = 0;
+    while (*n < CLUSTER_MAX_RANKS) {
+        char *end;
+        const unsigned long value = strtoul(at, &end, 10);
+        if (end == at || *at == '-' || value == 0 || value > LIMIT_LAYERS ||
+            (*end != ',' && *end != '\0'))
+            return err_set(err, FM_ERR_ARG, "--layers is '%s': expected the layers of each rank, "
+                           "such as 20,14,14", text);
+        layers[(*n)++] = (unsigned)value;
+        if (*end == '\0')
+            break;
+        at = end + 1;
+    }
+    return 0;
+}
+
 int cluster_options(const struct args *args, struct fm_model_options *options,
                     unsigned layers[CLUSTER_MAX_RANKS], struct fm_error *err)
 {
@@ -149,22 +174,10 @@ int cluster_options(const struct args *args, struct fm_model_options *options,
     options->cluster = cluster;
     if (cluster == NULL || text == NULL)
         return 0;
-    const char *at = text;
-    while (n < CLUSTER_MAX_RANKS) {
-        char *end;
-        const unsigned long value = strtoul(at, &end, 10);
-        if (end == at || *at == '-' || value == 0 || value > LIMIT_LAYERS ||
-            (*end != ',' && *end != '\0'))
-            return err_set(err, FM_ERR_ARG, "--layers is '%s': expected the layers of each rank, "
-                           "such as 20,14,14", text);
-        layers[n++] = (unsigned)value;
-        if (*end == '\0')
-            break;
-        at = end + 1;
-    }
+    const int rc = cluster_parse_layers(text, layers, &n, err);
     options->layers_of_ranks = layers;
     options->n_layers_of_ranks = n;
-    return 0;
+    return rc;
 }
 
 /* ---- what the ranks do ----------------------------------------------------------------------- */

@@ -15,6 +15,8 @@ extern const struct option_group group_ranks; /* layers, stages, rank-timeout */
 int cluster_enter(const struct args *args, struct fm_error *err);
 /* Returns whether the first rank says what is wrong, too: then this one need not. */
 bool cluster_was_told(int rc);
+/* Returns the cluster of this process; NULL: it is alone. */
+struct fm_cluster *cluster_of_process(void);
 /* Lets the other ranks go. */
 void cluster_exit(void);
 /* Returns whether this process is another rank than the first: then cluster_work is all it does. It
@@ -25,6 +27,9 @@ int cluster_work(const struct args *args);
 void cluster_alarm_from_signal(void);
 /* Sets the options of a model that the first rank opens. `layers` holds what --layers says. */
 #define CLUSTER_MAX_RANKS 64
+/* Reads "20,14,14" into `layers`. */
+int cluster_parse_layers(const char *text, unsigned layers[CLUSTER_MAX_RANKS], unsigned *n,
+                         struct fm_error *err);
 int cluster_options(const struct args *args, struct fm_model_options *options,
                     unsigned layers[CLUSTER_MAX_RANKS], struct fm_error *err);
 

@@ -17,6 +17,8 @@ extern const struct command cmd_pack;
 extern const struct command cmd_verify;
 extern const struct command cmd_plan;
 extern const struct command cmd_bench_batch;
+extern const struct command cmd_cluster_plan;
+extern const struct command cmd_cluster_probe;
 extern const struct command cmd_bench_decode;
 extern const struct command cmd_bench_draft;
 extern const struct command cmd_bench_prefill;

@@ -72,6 +72,9 @@ static void print_shape(const char *path, const struct fm_model_info *info,
                  info->has_checksums
                      ? "every expert and tensor, verified when read"
                      : "none: damaged weights go undetected; 'flashmoe pack' adds them");
+    if (info->layers_here[0] != '\0')
+        (void)printf("Part          the experts of layers %s; other machines have the others\n",
+                     info->layers_here);
     print_mtp(mtp);
     const unsigned n_ignored = n_never_used(info, mtp);
     if (n_ignored > 0)
@@ -153,7 +156,7 @@ static json_t *model_json(const char *path, const struct fm_model *model,
 {
     return json_pack(
         "{s:o, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:I, s:I, s:I, s:I, s:I,"
-        " s:I, s:s, s:I, s:I, s:I, s:i, s:o, s:b, s:b, s:b, s:o}",
+        " s:I, s:s, s:I, s:I, s:I, s:i, s:o, s:b, s:b, s:b, s:o, s:o}",
         "model", json_text(path, strlen(path)),
         "container", info->container,
         "architecture", info->architecture,
@@ -180,6 +183,7 @@ static json_t *model_json(const char *path, const struct fm_model *model,
         "has_tokenizer", (int)info->has_tokenizer,
         "has_tied_head", (int)info->has_tied_head,
         "has_checksums", (int)info->has_checksums,
+        "layers_here", json_label(info->layers_here[0] != '\0' ? info->layers_here : NULL),
         "formats", formats_json(model));
 }
 

@@ -23,6 +23,7 @@ static void read_options(const struct args *args, struct fm_pack_options *o)
     o->n_threads = (unsigned)args_uint(args, "threads");
     o->consume = args_flag(args, "consume");
     o->restart = args_flag(args, "restart");
+    o->layers = args_text(args, "layers");
 }
 
 /* Asks on the terminal; returns true for yes. */
@@ -78,6 +79,9 @@ static void say_result(const struct args *args, const struct fm_pack_result *r, 
     }
     say("'%s': %s in %s, %s, verified", args_operand(args, 1), human_bytes(r->packed_bytes, size),
         human_seconds(seconds, time), human_rate(seconds > 0 ? (double)made / seconds : 0, rate));
+    if (r->n_layers_elsewhere > 0)
+        say("part of a model: it has the experts of %u layers, and other machines need those of "
+            "the other %u", r->n_layers_here, r->n_layers_elsewhere);
     if (r->found_bytes > 0)
         say("resumed: %s were already packed", human_bytes(r->found_bytes, size));
     if (r->n_left_out > 0)
@@ -90,13 +94,15 @@ static void say_result(const struct args *args, const struct fm_pack_result *r, 
         return;
     say("%u source file%s removed (%s)%s%s%s", r->n_removable, r->n_removable == 1 ? "" : "s",
         human_bytes(r->removable_bytes, gone), r->left[0] != '\0' ? "; '" : "", r->left,
-        r->left[0] != '\0' ? "' was kept: the pack uses nothing from it" : "");
+        r->left[0] == '\0'         ? ""
+        : r->n_layers_elsewhere > 0 ? "' was kept: layers that are not packed may need it"
+                                    : "' was kept: the pack uses nothing from it");
 }
 
 static bool print_json(const struct args *args, const struct fm_pack_result *r, double seconds)
 {
     return out_json(json_pack(
-        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:f}",
+        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:f}",
         "source", json_text(args_operand(args, 0), strlen(args_operand(args, 0))),
         "packed", json_text(args_operand(args, 1), strlen(args_operand(args, 1))),
         "packed_bytes", (json_int_t)r->packed_bytes,
@@ -107,6 +113,8 @@ static bool print_json(const struct args *args, const struct fm_pack_result *r, 
         "n_removable", (int)r->n_removable,
         "n_left_out", (int)r->n_left_out,
         "n_too_narrow", (int)r->n_too_narrow,
+        "n_layers_here", (int)r->n_layers_here,
+        "n_layers_elsewhere", (int)r->n_layers_elsewhere,
         "seconds", seconds));
 }
 
@@ -155,9 +163,14 @@ static const struct option format_options[] = {
 };
 
 static const struct option file_options[] = {
+    {.name = "layers", .kind = OPTION_STRING, .metavar = "A-B,...", .shown = "all",
+     .help = "Write only the experts of these layers, counted from 0, for a machine that has only "
+             "them (docs/CLUSTER.md); with layer 0 also those that draft tokens. The other layers "
+             "are converted for their checksums, unless SRC is packed and keeps its formats"},
     {.name = "consume", .kind = OPTION_FLAG,
      .help = "Remove each source file after everything used from it is packed and verified, to "
-             "need little free space. Asks first"},
+             "need little free space. With --layers, files with experts of other layers stay. "
+             "Asks first"},
     {.name = "yes", .kind = OPTION_FLAG, .help = "Do not ask"},
     {.name = "restart", .kind = OPTION_FLAG,
      .help = "Discard the result of an interrupted run and start again; refused if it is the only "
@@ -191,6 +204,7 @@ const struct command cmd_pack = {
         {"flashmoe pack Qwen3-Next qwen.fmoe", "Experts to 4 bits, everything else unchanged"},
         {"flashmoe pack model.gguf model.fmoe --experts keep", "The same weights, bit for bit"},
         {"flashmoe pack big big.fmoe --consume", "With little free space on the disk"},
+        {"flashmoe pack big.fmoe part.fmoe --layers 20-39", "The part of one machine of several"},
         {NULL, NULL}},
     .run = run_pack,
 };

@@ -287,6 +287,10 @@ static void print_model(const struct planner *p)
                  info->n_moe_layers);
     if (info->approximate != NULL)
         (void)printf("%s\n", info->approximate);
+    if (info->layers_here[0] != '\0')
+        (void)printf("part         only the experts of layers %s are here. This plan is for the "
+                     "whole model\n             on one machine; 'flashmoe cluster plan' is for "
+                     "several\n", info->layers_here);
 }
 
 static void print_machine(const struct planner *p)
@@ -425,8 +429,10 @@ static int print_json(const struct planner *p)
     for (unsigned i = 0; i < p->n_rows; i++)
         (void)json_array_append_new(rows, row_json(&p->rows[i]));
     return out_json(json_pack(
-               "{s:o, s:s, s:I, s:f, s:o, s:I, s:o, s:o, s:s, s:I, s:o}",
+               "{s:o, s:s, s:o, s:I, s:f, s:o, s:I, s:o, s:o, s:s, s:I, s:o}",
                "model", json_text(path, strlen(path)), "architecture", p->info.architecture,
+               "layers_here", json_label(p->info.layers_here[0] != '\0' ? p->info.layers_here
+                                                                        : NULL),
                "min_bytes", (json_int_t)p->min_bytes,
                "memory_read_gb_per_s", p->speeds.machine.read.median * 1e-9,
                "disk_read_gb_per_s",

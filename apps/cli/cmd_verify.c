@@ -35,11 +35,18 @@ static void show_finding(void *ctx, const struct fm_verify_item *item)
                  (unsigned long long)item->offset);
 }
 
+/* Returns which layers a part of a model has; NULL: the model is whole. */
+static const char *layers_here(const struct fm_verify_result *r)
+{
+    return r->layers_here[0] != '\0' ? r->layers_here : NULL;
+}
+
 static bool print_json(const char *path, const struct findings *f,
                        const struct fm_verify_result *r, double seconds)
 {
-    return out_json(json_pack("{s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:O, s:O, s:f}",
+    return out_json(json_pack("{s:o, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:O, s:O, s:f}",
                               "model", json_text(path, strlen(path)),
+                              "layers_here", json_label(layers_here(r)),
                               "is_good", (int)(r->n_bad == 0),
                               "n_bytes", (json_int_t)r->n_bytes,
                               "n_experts", (json_int_t)r->n_experts,
@@ -58,6 +65,8 @@ static void print_result(const struct fm_verify_result *r, double seconds)
                  (unsigned long long)r->n_experts, (unsigned long long)r->n_tensors,
                  (unsigned long long)r->n_files, human_bytes(r->n_bytes, size), bad,
                  human_rate(seconds > 0 ? (double)r->n_bytes / seconds : 0, rate));
+    if (layers_here(r) != NULL)
+        (void)printf("part of a model: it has the experts of layers %s\n", layers_here(r));
 }
 
 static int run_verify(const struct args *args)
@@ -110,7 +119,8 @@ const struct command cmd_verify = {
     .description =
         "Reads everything from the disk, bypassing the page cache where possible, and names each "
         "damaged expert, tensor or file. The exit status is 1 if anything is damaged, and 2 for a "
-        "model that has no checksums because it is not packed.",
+        "model that has no checksums because it is not packed. Of a part of a model "
+        "('flashmoe pack --layers') it reads what is there, and says that it is a part.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = "A packed model, NAME.fmoe"},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_verify, &group_json, &group_help, NULL},

@@ -13,8 +13,9 @@
 
 const struct command *const command_list[] = {
     &cmd_run, &cmd_chat, &cmd_serve, &cmd_launch, &cmd_inspect, &cmd_pack, &cmd_verify,
-    &cmd_tokenize, &cmd_template, &cmd_eval_nll, &cmd_eval_needle, &cmd_plan, &cmd_bench_decode,
-    &cmd_bench_prefill, &cmd_bench_batch, &cmd_bench_stream, &cmd_bench_draft, &cmd_bench_switch,
+    &cmd_tokenize, &cmd_template, &cmd_eval_nll, &cmd_eval_needle, &cmd_plan, &cmd_cluster_plan,
+    &cmd_cluster_probe, &cmd_bench_decode, &cmd_bench_prefill, &cmd_bench_batch,
+    &cmd_bench_stream, &cmd_bench_draft, &cmd_bench_switch,
     &cmd_bench_routes, &cmd_bench_replay, &cmd_doctor, &cmd_synth, &cmd_completions, &cmd_help,
     NULL,
 };
@@ -66,7 +67,8 @@ static int run_command(int argc, char **argv)
         rc = cluster_enter(&args, &err);
     if (rc != 0)
         return refuse(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
-    const int status = cluster_is_worker() ? cluster_work(&args) : command->run(&args);
+    const bool works = cluster_is_worker() && !command->is_for_all_ranks;
+    const int status = works ? cluster_work(&args) : command->run(&args);
     cluster_exit();
     return status;
 }

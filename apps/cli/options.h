@@ -69,6 +69,7 @@ struct command {
     const struct option_group *const *groups; /* ends with NULL */
     const struct example *examples;           /* may be NULL */
     int (*run)(const struct args *args);      /* returns the exit status */
+    bool is_for_all_ranks; /* under mpirun every rank runs it, not only the first */
 };
 
 struct arg_value {

@@ -66,6 +66,21 @@ void cluster_tend(struct cluster *c);
 /* Before the engine is closed: the other ranks close theirs. Accepts one that is not ready. */
 void cluster_end(struct cluster *c);
 
+/* ---- measuring, without a model (probe.c) */
+
+#define CLUSTER_PROBE_BYTES 2048
+/* Measures this machine and writes what it found to text. */
+typedef int cluster_measure_fn(void *ctx, char *text, size_t bytes, struct fm_error *err);
+struct cluster_probe {
+    char text[CLUSTER_PROBE_BYTES]; /* of the rank's measure function */
+    /* To the next rank: a short message, one of the given size; 0: it could not be measured. */
+    double latency_s, message_s, bytes_per_s;
+};
+/* All ranks call this. Each measures its machine, ranks of one host one after the other, and the
+ * way to the next rank. The first rank gets `probes` [n_ranks]; the others pass NULL. */
+int cluster_probe(struct cluster *c, cluster_measure_fn *measure, void *ctx,
+                  uint64_t message_bytes, struct cluster_probe *probes, struct fm_error *err);
+
 /* ---- the other ranks (member.c) */
 
 /* Computes for the first rank until it ends the model. */

@@ -27,6 +27,15 @@ uint64_t wire_max_bytes(const struct wire_limits *l)
            (uint64_t)l->max_rows * l->row_floats * sizeof(float);
 }
 
+uint64_t wire_pass_bytes(uint32_t n_segments, uint32_t n_rows, uint32_t row_floats)
+{
+    const uint64_t head = sizeof(struct wire_head) +
+                          (uint64_t)n_segments * sizeof(struct wire_segment) +
+                          (uint64_t)n_rows * sizeof(int32_t);
+    return round_up(round_up(head, 8), ROW_ALIGN) +
+           (uint64_t)n_rows * row_floats * sizeof(float);
+}
+
 /* Sets the pointers up to the results. */
 static void point(struct wire *w, void *bytes)
 {

@@ -106,6 +106,9 @@ struct wire {
 uint64_t wire_small_bytes(const struct wire_limits *limits);
 uint64_t wire_max_bytes(const struct wire_limits *limits);
 
+/* Returns the bytes of a message with the rows of n_segments sequences and nothing else. */
+uint64_t wire_pass_bytes(uint32_t n_segments, uint32_t n_rows, uint32_t row_floats);
+
 /* Points into `bytes`, whose head is filled in but for result_bytes and n_rows, to write the rest.
  * The results begin empty. */
 void wire_begin(struct wire *w, void *bytes);

@@ -79,7 +79,7 @@ int engine_open_model(struct engine *e, const char *path, const struct fm_model_
         .families = arch_families(),
         .metadata_only = options->metadata_only || options->n_stages > 1 ||
                          options->cluster != NULL,
-        .may_lack_experts = options->cluster != NULL,
+        .may_lack_experts = options->cluster != NULL, .may_be_part = options->metadata_only,
         .experts_per_token = options->experts_per_token, .with_mtp = wants_mtp(options)};
     int rc = model_open(path, &model_options, &e->model, err);
     if (rc == 0)

@@ -58,7 +58,8 @@ int streaming_open_reader(const struct streaming *s, struct reader **reader, str
 int streaming_open_model(const char *model_path, const struct fm_model_options *options,
                          struct streaming *s, struct model **model, struct fm_error *err)
 {
-    const struct model_options model_options = {.families = arch_families()};
+    const struct model_options model_options = {.families = arch_families(),
+                                                .may_lack_experts = true};
     *model = NULL;
     int rc = streaming_choose(s, options, err);
     if (rc == 0)

@@ -316,6 +316,8 @@ static int read_layer(struct parser *p, const json_t *entry, uint32_t index)
                    "the size that follows from the formats and shapes of its matrices");
     if (rc == 0)
         rc = read_record_sums(p, entry, layer);
+    if (rc == 0)
+        rc = jdoc_bool_or(entry, p->label, "elsewhere", false, &layer->is_elsewhere, p->err);
     for (unsigned m = 0; rc == 0 && m < EXPERT_MATRICES; m++)
         add_expert_tensor(p, layer, m, index + 1);
     return rc;
@@ -482,6 +484,62 @@ static int check_size(const struct source_file *file, uint64_t expected, struct 
                    (unsigned long long)file->bytes, (unsigned long long)expected);
 }
 
+bool packed_is_part(const struct packed *packed)
+{
+    for (uint32_t i = 0; i < packed->n_layers; i++)
+        if (packed->layers[i].is_elsewhere)
+            return true;
+    return false;
+}
+
+const char *packed_layers_here(const struct packed *packed, char text[PACKED_LAYERS_BYTES])
+{
+    size_t used = 0;
+    (void)snprintf(text, PACKED_LAYERS_BYTES, "none");
+    for (uint32_t i = 0; i < packed->n_layers; i++) {
+        const uint32_t first = i;
+        if (packed->layers[i].is_elsewhere)
+            continue;
+        while (i + 1 < packed->n_layers && !packed->layers[i + 1].is_elsewhere &&
+               packed->layers[i + 1].layer == packed->layers[i].layer + 1)
+            i++;
+        char range[32];
+        (void)snprintf(range, sizeof range, first < i ? "%u-%u" : "%u",
+                       packed->layers[first].layer, packed->layers[i].layer);
+        if (used + strlen(range) + 8 > PACKED_LAYERS_BYTES) {
+            (void)snprintf(text + used, PACKED_LAYERS_BYTES - used, ", ...");
+            break;
+        }
+        used += (size_t)snprintf(text + used, PACKED_LAYERS_BYTES - used, "%s%s",
+                                 used > 0 ? ", " : "", range);
+    }
+    return text;
+}
+
+static int explain_part(const struct packed *packed, const char *dir, const char *name,
+                        struct fm_error *err)
+{
+    char here[PACKED_LAYERS_BYTES];
+    return err_set(err, FM_ERR_IO, "'%s' is missing: '%s' is part of a model and has the experts "
+                   "of layers %s. Copy the file from a machine that has it, use the whole model, "
+                   "or give this part to a rank of these layers alone (--layers, docs/CLUSTER.md)",
+                   name, dir, packed_layers_here(packed, here));
+}
+
+/* Returns whether a file of experts is to be opened; fails if it should be there and is not. */
+static int needs_layer(const struct packed *packed, uint32_t index, const char *dir,
+                       const char *name, const struct source_options *options, bool *is_needed,
+                       struct fm_error *err)
+{
+    const struct packed_layer *layer = &packed->layers[index];
+    const bool is_there = directory_has(dir, name);
+    const bool may_lack = options->may_lack_experts ||
+                          (options->may_be_part && layer->is_elsewhere);
+    *is_needed = source_wants_layer(options, layer->layer) && (is_there || !may_lack);
+    return *is_needed && !is_there && layer->is_elsewhere ? explain_part(packed, dir, name, err)
+                                                          : 0;
+}
+
 static int open_files(struct source *source, const char *dir, const struct source_options *options,
                       struct fm_error *err)
 {
@@ -495,9 +553,9 @@ static int open_files(struct source *source, const char *dir, const struct sourc
         (void)snprintf(names[i], sizeof names[i], i == 0 ? PACKED_DENSE_NAME : PACKED_EXPERTS_NAME,
                        i == 0 ? 0 : packed->layers[i - 1].layer);
         list[i] = names[i];
-        is_needed[i] = i == 0 || source_wants_layer(options, packed->layers[i - 1].layer);
-        if (i > 0 && options->may_lack_experts)
-            is_needed[i] &= directory_has(dir, names[i]);
+        is_needed[i] = true;
+        if (i > 0)
+            rc = needs_layer(packed, (uint32_t)i - 1, dir, names[i], options, &is_needed[i], err);
     }
     if (rc == 0)
         rc = source_open_files(source, dir, NULL, list, is_needed, n, PACKED_MODEL_NAME, err);

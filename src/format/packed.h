@@ -35,6 +35,7 @@ struct packed_layer {
     char *prefix; /* "model.layers.3.mlp." */
     struct record record;
     struct packed_sum *sums; /* [n_experts] checksum of the whole record, including padding */
+    bool is_elsewhere; /* this is part of a model, and another part has the file */
 };
 
 /* A small file of the model with known content, such as tokenizer.json. */
@@ -79,6 +80,12 @@ int packed_parse(struct source *source, const char *label, const char *text, siz
 int packed_parse_unsealed(struct source *source, const char *label, const char *text, size_t bytes,
                  struct fm_error *err);
 void packed_free(struct packed *packed); /* accepts NULL */
+
+/* Writes the layers whose files this part of a model has, such as "0-3, 6"; "none". */
+#define PACKED_LAYERS_BYTES 160
+const char *packed_layers_here(const struct packed *packed, char text[PACKED_LAYERS_BYTES]);
+/* Returns whether another part of the model has some of the layers. */
+bool packed_is_part(const struct packed *packed);
 
 /* Returns the product of all dimensions but the last; packed_tensor_layout checks that it fits. */
 uint64_t packed_tensor_rows(const struct packed_tensor *tensor);

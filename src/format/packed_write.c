@@ -62,11 +62,14 @@ static json_t *layer_json(const struct packed_layer *layer)
     for (uint32_t e = 0; e < layer->n_experts; e++)
         (void)json_array_append_new(sums, sum_json(&layer->sums[e]));
     const struct record_matrix *m = layer->record.matrices;
-    return json_pack("{s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "layer",
+    json_t *entry = json_pack("{s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "layer",
                      uint_json(layer->layer), "file", file, "prefix", layer->prefix, "n_experts",
                      uint_json(layer->n_experts), "record_bytes", uint_json(layer->record.bytes),
                      "gate", matrix_json(&m[EXPERT_GATE]), "up", matrix_json(&m[EXPERT_UP]),
                      "down", matrix_json(&m[EXPERT_DOWN]), "xxh3_128", sums);
+    if (layer->is_elsewhere)
+        (void)json_object_set_new(entry, "elsewhere", json_true());
+    return entry;
 }
 
 static json_t *files_json(const struct packed *packed)

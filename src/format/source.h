@@ -109,6 +109,7 @@ struct source_options {
     bool with_mtp;
     uint32_t n_layers; /* of the whole model; 0: it ends at end_layer */
     bool may_lack_experts; /* files of a packed model's experts may be missing */
+    bool may_be_part;      /* those that another part of the model has may */
 };
 
 /* Returns false for a tensor of a layer that was not requested ("...layers.17..."). */

@@ -212,7 +212,8 @@ int model_source_open(const char *path, const struct model_options *options, str
                                           .end_layer = options->end_layer,
                                           .with_mtp = options->with_mtp,
                                           .n_layers = options->n_layers,
-                                          .may_lack_experts = options->may_lack_experts};
+                                          .may_lack_experts = options->may_lack_experts,
+                                          .may_be_part = options->may_be_part};
     model_gguf_init(&gguf, options->families);
     return source_open(path, &source, out, err);
 }

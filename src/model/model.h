@@ -165,8 +165,8 @@ struct model_options {
     /* Loads the block for multi-token prediction with the head, if there is one. */
     bool with_mtp;
     /* Expert files of a packed model may be missing: model.json says what would be in them. Only
-     * with metadata_only. */
-    bool may_lack_experts;
+     * with metadata_only. may_be_part: only those that another part of the model has. */
+    bool may_lack_experts, may_be_part;
 };
 
 /* What GGUF files are read with: names of the families, and every pre-tokenizer. */

@@ -110,10 +110,10 @@ static int flush(struct writer *s, struct fm_error *err)
 {
     hash_up(s);
     const uint64_t n = s->is_direct ? s->used - s->used % MEM_PAGE : s->used;
-    int rc = plat_write_at(s->fd, s->path, s->encoder->out, n, s->at, err);
+    int rc = s->fd < 0 ? 0 : plat_write_at(s->fd, s->path, s->encoder->out, n, s->at, err);
     if (rc != 0)
         return rc;
-    if (!s->is_direct)
+    if (!s->is_direct && s->fd >= 0)
         plat_write_behind(s->fd, s->at, n);
     memmove(s->encoder->out, s->encoder->out + n, s->used - n);
     s->at += n;

@@ -47,6 +47,7 @@ struct writer {
     bool is_direct;        /* `at` and all write sizes are multiples of MEM_PAGE */
 };
 
+/* With a negative descriptor nothing is written: only checksums are made. */
 void writer_begin(struct writer *s, struct encoder *e, struct crew *crew, int fd,
                   const char *path, bool is_direct, uint64_t at);
 /* Writes zeros up to `to`, an offset in the file. */

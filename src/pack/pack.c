@@ -69,8 +69,10 @@ static int take_partial(struct pack *pack, struct fm_error *err)
 static int open_source(struct pack *pack, struct fm_error *err)
 {
     const struct model_options options = {.families = arch_families(), .spare_dir = pack->stubs,
-                                          .metadata_only = true, .with_mtp = true};
-    return model_open(pack->src, &options, &pack->model, err);
+                                          .metadata_only = true, .with_mtp = true,
+                                          .may_be_part = true};
+    int rc = model_open(pack->src, &options, &pack->model, err);
+    return rc != 0 ? rc : layers_check(pack, err);
 }
 
 /* ---- the last file -------------------------------------------------------------------------- */
@@ -122,13 +124,19 @@ static int write_model(struct pack *pack, struct fm_error *err)
 static int check_whole(struct pack *pack, struct fm_error *err)
 {
     const struct model_options options = {.families = arch_families(), .metadata_only = true,
-                                          .with_mtp = true};
+                                          .with_mtp = true, .may_be_part = true};
     struct fm_pack_result *result = pack->result;
     struct model *model;
     int rc = model_open(pack->partial, &options, &model, err);
     if (rc != 0)
         return rc;
     const struct source *source = model->source;
+    result->n_layers_here = result->n_layers_elsewhere = 0;
+    for (uint32_t i = 0; i < source->packed->n_layers; i++)
+        if (source->packed->layers[i].is_elsewhere)
+            result->n_layers_elsewhere++;
+        else
+            result->n_layers_here++;
     if (result->was_whole) {
         for (unsigned f = 0; f < source->n_files; f++)
             result->packed_bytes += source->files[f].bytes;
@@ -204,7 +212,8 @@ static int prepare(struct pack *pack, struct fm_error *err)
     if (rc == 0)
         rc = partial_begin(pack, err);
     for (uint32_t i = 0; i < pack->n_files; i++)
-        pack->total_bytes += 2 * pack->files[i].bytes;
+        if (pack->files[i].step != PACK_DONE)
+            pack->total_bytes += (pack->files[i].is_elsewhere ? 1 : 2) * pack->files[i].bytes;
     pack->done_bytes = pack->result->found_bytes; /* they are read back too */
     return rc;
 }
@@ -244,7 +253,9 @@ int fm_pack(const char *src, const char *dst, const struct fm_pack_options *opti
     pack->options = &own;
     pack->result = &made;
     pack->dir.fd = -1;
-    rc = set_paths(pack, err);
+    rc = layers_read(pack, err);
+    if (rc == 0)
+        rc = set_paths(pack, err);
     if (rc == 0)
         rc = take_partial(pack, err);
     if (rc == 0)

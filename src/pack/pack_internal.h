@@ -44,6 +44,9 @@ struct pack_file {
     struct packed_layer *to;
     uint32_t item_experts; /* experts per item */
     uint64_t n_items;
+    /* It is not written, because another machine has it. Its records are made all the same, for
+     * their checksums; if the source has these, there is nothing to do. */
+    bool is_elsewhere;
     bool was_found;   /* finished by an earlier process: its first step is PACK_READING */
 
     /* Progress, covered by the crew's lock. */
@@ -75,6 +78,8 @@ struct pack {
     const struct tensor_info **tensors; /* [packed.n_tensors] of the source */
     struct pack_file *files;            /* [n_layers + 1] */
     uint32_t n_files;
+    bool is_part, is_chosen[LIMIT_LAYERS]; /* only the experts of these layers are written */
+    char layers[PACKED_LAYERS_BYTES];      /* the same in one spelling, or "all" */
     /* Source file f is not needed after files[last_use[f]] is done; -1: it is never needed. */
     int64_t *last_use;
     bool *is_stub; /* per source file: only a stub with its header is left */
@@ -92,6 +97,14 @@ int pack_path(const struct pack *pack, const char *name, const char *suffix, cha
 
 /* Writes the base name of SRC to out (LIMIT_PATH_BYTES). */
 void pack_source_name(const struct pack *pack, char out[]);
+
+/* ---- layers.c: which layers are written ---- */
+/* Reads the option. */
+int layers_read(struct pack *pack, struct fm_error *err);
+/* Compares it with the open model. */
+int layers_check(const struct pack *pack, struct fm_error *err);
+/* Returns whether the experts of a layer are written. */
+bool layers_has(const struct pack *pack, uint32_t layer);
 
 /* ---- plan.c: format and place of everything ---- */
 int plan_make(struct pack *pack, struct fm_error *err);

@@ -121,9 +121,11 @@ static json_t *files_json(const struct pack *pack)
     return files;
 }
 
-static json_t *formats_json(const struct fm_pack_options *o)
+static json_t *formats_json(const struct pack *pack)
 {
-    return json_pack("{s:s, s:s, s:s, s:s}", "experts", o->experts != NULL ? o->experts : "default",
+    const struct fm_pack_options *o = pack->options;
+    return json_pack("{s:s, s:s, s:s, s:s, s:s}", "layers", pack->layers,
+                     "experts", o->experts != NULL ? o->experts : "default",
                      "dense", o->dense != NULL ? o->dense : "keep",
                      "embed", o->embed != NULL ? o->embed : "default",
                      "head", o->head != NULL ? o->head : "default");
@@ -132,17 +134,20 @@ static json_t *formats_json(const struct fm_pack_options *o)
 static json_t *plan_json(const struct pack *pack)
 {
     return json_pack("{s:i, s:i, s:o, s:o}", "encoder", PACK_ENCODER, "version", PACKED_VERSION,
-                     "formats", formats_json(pack->options), "files", files_json(pack));
+                     "formats", formats_json(pack), "files", files_json(pack));
 }
 
 static int compare_formats(const struct pack *pack, const json_t *was, const json_t *is,
                            const char *advice, struct fm_error *err)
 {
-    static const char *const names[] = {"experts", "dense", "embed", "head"};
-    for (unsigned i = 0; i < 4; i++) {
+    static const char *const names[] = {"experts", "dense", "embed", "head", "layers"};
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
         const json_t *a = json_object_get(json_object_get(was, "formats"), names[i]);
         const json_t *b = json_object_get(is, names[i]);
         if (json_equal(a, b))
+            continue;
+        /* An older version knew no layers and packed all of them. */
+        if (a == NULL && strcmp(names[i], "layers") == 0 && !pack->is_part)
             continue;
         char first[80], second[80];
         return err_set(err, FM_ERR_ARG, "'%s' was begun with --%s %s, and this is %s: %s",
@@ -307,7 +312,7 @@ static int check_whole_plan(const struct pack *pack, struct fm_error *err)
     struct jdoc was = {0};
     if (!has(pack, PLAN_NAME))
         return 0;
-    json_t *formats = formats_json(pack->options);
+    json_t *formats = formats_json(pack);
     int rc = formats == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: cannot create the plan")
                              : load_json(pack, PLAN_NAME, &was, err);
     if (rc == 0)
@@ -413,7 +418,7 @@ int partial_finish(struct pack *pack, struct pack_file *file, struct fm_error *e
     (void)snprintf(name, sizeof name, "%s%s", file->name, SUMS_SUFFIX);
     int rc = partial_write(pack, name, sums, bytes, err);
     mem_free(sums);
-    if (rc == 0)
+    if (rc == 0 && !file->is_elsewhere)
         rc = plat_dir_rename(&pack->dir, path_base(file->path), file->name, &file->made, err);
     return rc != 0 ? rc : plat_dir_sync(&pack->dir, err);
 }
@@ -456,6 +461,11 @@ int partial_check_source(const struct pack *pack, const struct pack_file *file,
 static int find_file(struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
     struct plat_file_info info;
+    if (file->is_elsewhere) {
+        if (file->step != PACK_DONE && read_sums(pack, file, NULL))
+            file->step = PACK_DONE;
+        return 0;
+    }
     int rc = pack_path(pack, file->name, "", file->path, err);
     if (rc != 0)
         return rc;

@@ -23,6 +23,8 @@ struct pipeline {
 static int open_file(struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
     int rc = 0;
+    if (file->is_elsewhere)
+        return 0;
     if (file->is_damaged) {
         log_warn("pack", "'%s' has changed since an earlier run wrote it: writing it again",
                  file->path);
@@ -304,7 +306,7 @@ static void work_done(void *ctx, const struct crew_work *work)
     case WORK_WRITE:
         p->n_writing--;
         if (++file->n_done == file->n_items)
-            begin_step(file, PACK_WRITTEN);
+            begin_step(file, file->is_elsewhere ? PACK_READ : PACK_WRITTEN);
         break;
     case WORK_SYNC:
         begin_step(file, file->n_items > 0 ? PACK_READING : PACK_READ);

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/path.h"
 #include "base/plat.h"
 #include "flashmoe_lab.h"
 #include "pack/pack_internal.h"
@@ -198,6 +199,34 @@ static int plan_dense(struct pack *pack, struct choices *choices, struct fm_erro
 
 /* ---- experts -------------------------------------------------------------------------------- */
 
+/* Returns whether packing changes no byte of a layer's records: their checksums stay. */
+static bool is_same_record(const struct record *a, const struct record *b)
+{
+    bool is_same = a->bytes == b->bytes && record_is_settled(a);
+    for (unsigned m = 0; m < EXPERT_MATRICES; m++)
+        is_same = is_same && a->matrices[m].quant == b->matrices[m].quant &&
+                  a->matrices[m].lies_interleaved == b->matrices[m].lies_interleaved;
+    return is_same;
+}
+
+/* Decides what becomes of a layer's file: it is written, or only its checksums are made. */
+static int plan_place(struct pack *pack, struct pack_file *file, struct fm_error *err)
+{
+    const struct expert_layer *from = file->from;
+    const struct source_file *source = &pack->model->source->files[from->extents[0].file];
+    file->is_elsewhere = file->to->is_elsewhere = !layers_has(pack, from->layer);
+    if (file->is_elsewhere && from->sums != NULL &&
+        is_same_record(&from->record, &file->to->record)) {
+        memcpy(file->to->sums, from->sums, from->n_experts * sizeof *from->sums);
+        file->step = PACK_DONE;
+        return 0;
+    }
+    return source->fd >= 0 ? 0 : err_set(err, FM_ERR_ARG, "'%s' is missing: '%s' is part of a "
+                                         "model; pack only layers that it has (--layers), in the "
+                                         "formats that it has (--experts keep)",
+                                         path_base(source->path), pack->src);
+}
+
 static int plan_layer(struct pack *pack, struct choices *choices, uint32_t index,
                       struct fm_error *err)
 {
@@ -234,7 +263,7 @@ static int plan_layer(struct pack *pack, struct choices *choices, uint32_t index
     file->item_experts = (uint32_t)(ITEM_BYTES / to->record.bytes);
     file->item_experts = file->item_experts > 0 ? file->item_experts : 1;
     file->n_items = (to->n_experts + (uint64_t)file->item_experts - 1) / file->item_experts;
-    return 0;
+    return plan_place(pack, file, err);
 }
 
 static int plan_layers(struct pack *pack, struct choices *choices, struct fm_error *err)
@@ -257,6 +286,17 @@ static int plan_layers(struct pack *pack, struct choices *choices, struct fm_err
 
 /* ---- last use of each source file ----------------------------------------------------------- */
 
+/* Source files with experts that are not written stay: they may be the only copy. */
+static void plan_keep(struct pack *pack)
+{
+    for (uint32_t i = 1; i < pack->n_files; i++) {
+        const struct expert_layer *from = pack->files[i].from;
+        for (size_t x = 0; x < (size_t)from->n_experts * from->n_extents; x++)
+            if (pack->files[i].is_elsewhere && from->extents[x].bytes > 0)
+                pack->last_use[from->extents[x].file] = -1;
+    }
+}
+
 static int plan_uses(struct pack *pack, struct fm_error *err)
 {
     const struct source *source = pack->model->source;
@@ -267,7 +307,8 @@ static int plan_uses(struct pack *pack, struct fm_error *err)
         return FM_ERR_NOMEM;
     for (unsigned f = 0; f < source->n_files; f++) {
         pack->last_use[f] = -1;
-        if (!plat_open_file_info(source->files[f].fd, &pack->opened[f]))
+        if (source->files[f].fd >= 0 &&
+            !plat_open_file_info(source->files[f].fd, &pack->opened[f]))
             return err_set(err, FM_ERR_IO, "cannot get the status of '%s'", source->files[f].path);
         pack->is_stub[f] = strncmp(source->files[f].path, pack->stubs,
                                    strlen(pack->stubs)) == 0;
@@ -281,6 +322,7 @@ static int plan_uses(struct pack *pack, struct fm_error *err)
             if (from->extents[x].bytes > 0)
                 pack->last_use[from->extents[x].file] = i;
     }
+    plan_keep(pack);
     return 0;
 }
 
@@ -373,8 +415,11 @@ int plan_make(struct pack *pack, struct fm_error *err)
     list_changes(&choices, pack->result);
     pack->result->n_too_narrow = choices.n_too_narrow;
     pack->result->n_left_out = pack->model->n_ignored_tensors;
-    for (uint32_t i = 0; i < pack->n_files; i++)
-        pack->result->packed_bytes += pack->files[i].bytes;
+    for (uint32_t i = 0; i < pack->n_files; i++) {
+        pack->result->packed_bytes += pack->files[i].is_elsewhere ? 0 : pack->files[i].bytes;
+        pack->result->n_layers_here += i > 0 && !pack->files[i].is_elsewhere;
+        pack->result->n_layers_elsewhere += pack->files[i].is_elsewhere;
+    }
     return 0;
 }
 

@@ -102,7 +102,7 @@ int space_check(struct pack *pack, struct fm_error *err)
     for (uint32_t i = 0; i < pack->n_files; i++) {
         if (pack->options->consume && i >= PACK_WINDOW)
             used -= (int64_t)freed[i % PACK_WINDOW];
-        if (!pack->files[i].was_found)
+        if (!pack->files[i].was_found && !pack->files[i].is_elsewhere)
             used += (int64_t)mem_round_up(pack->files[i].bytes, MEM_PAGE);
         need = used > need ? used : need;
         freed[i % PACK_WINDOW] = freed_by(pack, i, info.device);

@@ -180,6 +180,8 @@ static int make_tables(struct verify *v, struct fm_error *err)
         return FM_ERR_NOMEM;
     for (uint32_t i = 0; i < packed->n_layers; i++) {
         v->layer_first[i] = v->n_items;
+        if (v->source->files[i + 1].fd < 0)
+            continue; /* another part of the model has it */
         v->n_items += packed->layers[i].n_experts;
         v->total_bytes += packed->layers[i].n_experts * packed->layers[i].record.bytes;
     }
@@ -211,7 +213,8 @@ static int verify_weights(struct verify *v, struct finder *finder, struct fm_err
     const struct fm_verify_options *o = finder->options;
     int rc = make_tables(v, err);
     for (unsigned i = 0; rc == 0 && i < v->source->n_files; i++)
-        rc = device_open(&v->files[i], v->source->files[i].path, err);
+        if (v->source->files[i].fd >= 0)
+            rc = device_open(&v->files[i], v->source->files[i].path, err);
     const struct crew_job job = {.ctx = v, .next = next_item, .run = run_item,
                                  .done = item_done, .label = show_label};
     const struct crew_options options = {.n_threads = v->n_workers, .progress = o->progress,
@@ -233,7 +236,7 @@ static int verify_all(const char *path, const struct fm_verify_options *options,
                       struct fm_verify_result *result, struct fm_error *err)
 {
     struct finder finder = {.options = options, .result = result};
-    const struct model_options families = {.families = arch_families()};
+    const struct model_options families = {.families = arch_families(), .may_be_part = true};
     struct source *source;
     int rc = model_source_open(path, &families, &source, err);
     if (rc != 0)
@@ -252,6 +255,8 @@ static int verify_all(const char *path, const struct fm_verify_options *options,
         rc = find_bad_texts(&finder, err);
     if (rc == 0) {
         finder.result->n_files = source->packed->n_files;
+        if (packed_is_part(source->packed))
+            (void)packed_layers_here(source->packed, finder.result->layers_here);
         struct plat_dir dir;
         rc = plat_dir_open(path, PLAT_ANY_LINK, &dir, err);
         if (rc == 0)

@@ -345,26 +345,14 @@ void fm_model_close(struct fm_model *m)
 
 /* ---- information ---------------------------------------------------------------------------- */
 
-/* Counts one multiply-add per weight that a token uses: every dense matrix, and the chosen experts'
- * share of the experts. */
-static void count_mul_adds(const struct model *model, struct fm_model_info *info)
+static void count_mtp(const struct model *model, struct fm_model_info *info)
 {
-    uint64_t experts = 0;
-    for (size_t i = 0; i < model->source->n_tensors; i++) {
-        const struct tensor_use *use = &model->uses[i];
-        const uint64_t n = use->n_rows * use->n_cols;
-        if (strncmp(model->source->tensors[i].name, "mtp.", 4) == 0)
-            continue; /* no token of the model uses it */
-        if (use->role == TENSOR_MATRIX || use->role == TENSOR_GATE)
-            info->mul_adds_per_token += n;
-        else if (use->role == TENSOR_EXPERT)
-            experts += n;
-        else if (use->role == TENSOR_HEAD) /* also a tied embedding */
-            info->mul_adds_per_head += n;
-    }
-    if (model->shape.n_experts > 0)
-        info->mul_adds_per_token +=
-            experts / model->shape.n_experts * model->shape.n_experts_per_token;
+    if (!model->has_mtp)
+        return;
+    const struct expert_layer *l = &model->expert_layers[model->n_expert_layers - 1];
+    info->n_mtp_layers = 1;
+    info->mtp_dense_bytes = model->mtp_dense_bytes;
+    info->mtp_experts_bytes = l->n_experts * l->read_bytes;
 }
 
 int fm_model_info(const struct fm_model *m, struct fm_model_info *out)
@@ -411,20 +399,17 @@ int fm_model_info(const struct fm_model *m, struct fm_model_info *out)
     }
     for (uint32_t i = 0; i < model->n_row_tables; i++)
         info.table_bytes += model->row_tables[i].n_rows * model->row_tables[i].row_bytes;
-    count_mul_adds(model, &info);
+    session_count_mul_adds(model, &info.mul_adds_per_token, &info.mul_adds_per_head);
     for (uint32_t i = 0; i < model_n_own_expert_layers(model); i++) {
         const struct expert_layer *l = &model->expert_layers[i];
         info.experts_bytes += l->n_experts * l->read_bytes;
         info.expert_token_bytes += model->shape.n_experts_per_token * l->read_bytes;
         info.expert_bytes = l->read_bytes > info.expert_bytes ? l->read_bytes : info.expert_bytes;
     }
+    if (model->source->packed != NULL && packed_is_part(model->source->packed))
+        (void)packed_layers_here(model->source->packed, info.layers_here);
     info.has_large_mtp = m->engine.has_large_mtp;
-    if (model->has_mtp) {
-        const struct expert_layer *l = &model->expert_layers[model->n_expert_layers - 1];
-        info.n_mtp_layers = 1;
-        info.mtp_dense_bytes = model->mtp_dense_bytes;
-        info.mtp_experts_bytes = l->n_experts * l->read_bytes;
-    }
+    count_mtp(model, &info);
     return sized_give(out, &info, sizeof info);
 }
 

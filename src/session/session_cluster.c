@@ -10,6 +10,7 @@
 #include "base/sized.h"
 #include "cluster/cluster.h"
 #include "engine/options.h"
+#include "flashmoe_lab.h"
 #include "session/session_internal.h"
 
 #define TIMEOUT_S 8
@@ -335,6 +336,45 @@ unsigned fm_cluster_rank(const struct fm_cluster *cluster)
 unsigned fm_cluster_n_ranks(const struct fm_cluster *cluster)
 {
     return cluster_n_ranks(cluster->c);
+}
+
+/* ---- measuring ------------------------------------------------------------------------------- */
+
+_Static_assert(FM_PROBE_BYTES == CLUSTER_PROBE_BYTES, "one length of a text");
+
+static int probe_others(struct fm_cluster *cluster, fm_probe_fn *measure, void *ctx,
+                        uint64_t message_bytes, struct fm_probe *probes, struct fm_error *err)
+{
+    const uint32_t n = cluster_n_ranks(cluster->c);
+    struct cluster_probe *found = mem_new(n, sizeof *found, "the measurement", err);
+    if (found == NULL)
+        return FM_ERR_NOMEM;
+    int rc = cluster_probe(cluster->c, measure, ctx, message_bytes, found, err);
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        struct fm_probe one = {.host = cluster_host(cluster->c, i),
+                               .latency_s = found[i].latency_s, .message_s = found[i].message_s,
+                               .bytes_per_s = found[i].bytes_per_s};
+        memcpy(one.text, found[i].text, sizeof one.text);
+        (void)sized_give((char *)probes + i * probes->size, &one, sizeof one);
+    }
+    mem_free(found);
+    return rc;
+}
+
+int fm_cluster_probe(struct fm_cluster *cluster, fm_probe_fn *measure, void *ctx,
+                     uint64_t message_bytes, struct fm_probe *probes, struct fm_error *err)
+{
+    struct cluster_shared unused;
+    bool has_one;
+    if (cluster->hub != NULL)
+        return err_set(err, FM_ERR_ARG, "ranks that are threads are not measured");
+    if (cluster_rank(cluster->c) == 0) {
+        const int rc = sized_check(probes, "fm_probe", err);
+        return rc != 0 ? rc : probe_others(cluster, measure, ctx, message_bytes, probes, err);
+    }
+    const int rc = cluster_probe(cluster->c, measure, ctx, 0, NULL, err);
+    /* The first rank lets it go. */
+    return rc != 0 ? rc : cluster_await(cluster->c, &unused, &has_one, err);
 }
 
 /* ---- knowing --------------------------------------------------------------------------------- */

@@ -170,6 +170,12 @@ int approximate_choose(struct fm_model *m, const struct fm_model_options *option
 /* Returns that description, or NULL when the model is exact. */
 const char *approximate_label(const struct fm_model *m);
 
+/* ---- layer_info.c */
+
+/* Counts one multiply-add per weight that a token uses: every dense matrix, and the chosen experts'
+ * share of the experts; and those of the head. */
+void session_count_mul_adds(const struct model *model, uint64_t *per_token, uint64_t *per_head);
+
 #ifdef __cplusplus
 }
 #endif

@@ -20,6 +20,8 @@ struct measure {
     uint64_t n_places; /* per request */
     struct measure_request *requests;
     char *memory; /* [n_requests, n_places, expert_slot_bytes] */
+    uint32_t *layers; /* [n_layers] that have files; a part of a model lacks some */
+    uint32_t n_layers;
     uint64_t random;
     pthread_mutex_t lock; /* covers is_landed and is_ok */
     pthread_cond_t has_landed;
@@ -45,7 +47,7 @@ static void landed(struct expert_read *read, bool ok)
 
 static const struct expert_layer *next_expert(struct measure *m, uint32_t *layer, uint32_t *expert)
 {
-    *layer = next_random(m, m->model->n_expert_layers);
+    *layer = m->layers[next_random(m, m->n_layers)];
     *expert = next_random(m, m->model->expert_layers[*layer].n_experts);
     return &m->model->expert_layers[*layer];
 }
@@ -129,6 +131,19 @@ static int run_pass(struct measure *m, uint64_t bytes, double *figure, struct fm
     return rc;
 }
 
+static int find_layers(struct measure *m, struct fm_error *err)
+{
+    const struct model *model = m->model;
+    m->layers = mem_new(model->n_expert_layers, sizeof *m->layers, "the measurement", err);
+    if (m->layers == NULL)
+        return FM_ERR_NOMEM;
+    for (uint32_t i = 0; i < model->n_expert_layers; i++)
+        if (model->source->files[model->expert_layers[i].extents[0].file].fd >= 0)
+            m->layers[m->n_layers++] = i;
+    return m->n_layers > 0 ? 0 : err_set(err, FM_ERR_IO, "'%s' has no file of experts to read",
+                                         model->source->path);
+}
+
 static int take_memory(struct measure *m, uint64_t bytes, struct fm_error *err)
 {
     const uint64_t n = bytes / m->model->expert_slot_bytes / m->n_requests;
@@ -149,7 +164,9 @@ int reader_measure(const struct model *model, struct expert_store *store,
 {
     struct measure m = {.model = model, .store = store, .n_requests = how->n_experts_at_a_time,
                         .random = 1 + how->seed};
-    int rc = take_memory(&m, how->memory_bytes, err);
+    int rc = find_layers(&m, err);
+    if (rc == 0)
+        rc = take_memory(&m, how->memory_bytes, err);
     pthread_mutex_init(&m.lock, NULL);
     pthread_cond_init(&m.has_landed, NULL);
     double first;
@@ -167,5 +184,6 @@ int reader_measure(const struct model *model, struct expert_store *store,
     pthread_mutex_destroy(&m.lock);
     mem_free(m.memory);
     mem_free(m.requests);
+    mem_free(m.layers);
     return rc;
 }

@@ -33,25 +33,25 @@ COMMANDS = {
     "run": "prompt file raw json-object json-schema routes trace stats logprobs profile json quiet "
            "verbose help " + PREFIX + SAMPLING + ENGINE,
     "chat": PREFIX + SAMPLING + ENGINE + "no-history quiet verbose help",
-    "launch": "url api-key model print help",
-    "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
-    "verify": "threads json quiet help",
-    "inspect": "kv json help",
+    "pack": "experts dense embed head layers consume yes restart threads json quiet verbose help",
+    "verify": "threads json quiet help", "inspect": "kv json help",
     "tokenize": "prompt file plain ids count json help",
     "template": "tools no-generation-prompt set tokens json help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
     "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
     "plan": "context routes disk-speed memory-speed " + MACHINE + " json quiet help",
+    "cluster plan": "machines layers mpirun context routes " + MACHINE + " json quiet help",
+    "cluster probe": MACHINE + " json quiet verbose help",
     "bench decode": ENGINE + "tokens repeat prompt context routes profile json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
-    "bench draft": "acceptance budgets tokens repeat svg temp routes json quiet verbose help "
-                   + ENGINE,
+    "bench draft": ENGINE + "acceptance budgets tokens repeat svg temp routes json quiet help "
+                   "verbose",
     "bench batch": ENGINE + "sequences tokens repeat prompt routes profile json quiet verbose help",
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
     "bench replay": "residency experts used layers tokens json help",
-    "doctor": "quick threads pin cpu json quiet help",
+    "doctor": "quick threads pin cpu json quiet help", "launch": "url api-key model print help",
     "synth": "layers hidden heads kv-heads head-dim experts used expert-width shared-width "
              "key-heads value-heads key-dim value-dim conv interval vocab context form "
              "experts-format dense-format embed-format head-format split-size seed threads "

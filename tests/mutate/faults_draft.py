@@ -89,8 +89,10 @@ FAULTS = [
           ';',
           ['pack.mtp']),
     Fault('the block is not packed', 'src/pack/pack.c',
-          '.metadata_only = true, .with_mtp = true};\n    return model_open(pack->src',
-          '.metadata_only = true};\n    return model_open(pack->src',
+          '.metadata_only = true, .with_mtp = true,\n'
+          '                                          .may_be_part = true};\n    int rc',
+          '.metadata_only = true,\n'
+          '                                          .may_be_part = true};\n    int rc',
           ['pack.mtp']),
     Fault('a further draft follows from the model, not from the block', 'src/session/draft_mtp.c',
           '        row.hidden = s->mtp.next;\n',

@@ -31,6 +31,40 @@ both("the live figures are the server's", async (w) => {
     await w.untilText("#requests", /0 active/);
 }, {settings: LONG_SETTINGS});
 
+scripted("every machine of a model on several has its figures", async (w) => {
+    const cells = () => w.page.locator("#ranks-rows tr").evaluateAll((rows) =>
+        rows.map((row) => [...row.children].map((cell) => cell.textContent)));
+    await w.untilText("#ranks-count", /^3 ranks$/);
+    await w.until("figures of some seconds", async () => (await cells())[2][3] !== "0");
+    const near = (text, expected) => assert.ok(
+        Math.abs(Number(text.replace(",", "")) / expected - 1) < 0.2, `${text} ${expected}`);
+    for (const [i, [rank, layers, hits, disk, wait, busy, sent]] of (await cells()).entries()) {
+        assert.equal(rank, `${i} machine-${i}`);
+        assert.equal(layers, ["0–1", "2–4", "5–7"][i]);
+        near(hits, 100 * 9 / (10 + i));
+        near(disk, 120 * (i + 1));
+        near(wait, 10 * (i + 1));
+        i > 0 ? near(busy, 30) : assert.equal(busy, "–");
+        near(sent, 500);
+    }
+    assert.match(await w.page.locator("#ranks-network").textContent(),
+                 /: [456]\.\d % of the time$/);
+}, {mock: {nRanks: 3}});
+
+scripted("the machines of a model fit a phone", async (w) => {
+    await w.page.click("#toggle-engine");
+    await w.untilText("#ranks-count", /^64 ranks$/);
+    const [inner, outer] = await w.page.locator(".ranks-box").evaluate((box) =>
+        [box.scrollWidth, box.clientWidth]);
+    assert.ok(inner <= outer, `${inner} of ${outer}`);
+    assert.equal(await w.page.evaluate(() => document.documentElement.scrollWidth), 360);
+}, {mock: {nLayers: 64, nRanks: 64}, viewport: {width: 360, height: 740}});
+
+scripted("a model on one machine has no table of machines", async (w) => {
+    await w.untilText("#m-memory", /^\d/);
+    assert.equal(await w.page.locator("#ranks").isVisible(), false);
+});
+
 scripted("a change of topic changes the expert map", async (w) => {
     await w.untilText("#map-summary", /^[\d,]+ of [\d,]+ experts in memory; /);
     await w.ask(STORY);
@@ -253,5 +287,5 @@ for (const [colorScheme, width, height] of [["light", 1280, 800], ["dark", 1280,
         }
         await w.page.click("#open-map");
         await check("map");
-    }, {colorScheme, viewport});
+    }, {colorScheme, viewport, mock: {nRanks: 3}});
 }

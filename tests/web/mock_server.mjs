@@ -99,8 +99,9 @@ class Experts {
 }
 
 export class MockServer {
-    constructor({nLayers = 8, nExperts = 64, wordMs = 12, hasGpu = false} = {}) {
+    constructor({nLayers = 8, nExperts = 64, wordMs = 12, hasGpu = false, nRanks = 0} = {}) {
         this.experts = new Experts(nLayers, nExperts, hasGpu);
+        Object.assign(this, {nLayers, nRanks, bornMs: Date.now()});
         this.wordMs = wordMs;
         this.requests = []; // bodies of chat requests
         this.aborted = 0;
@@ -193,7 +194,21 @@ export class MockServer {
             hit_rate: 0.934, read_bytes_per_s: isBusy ? 1.82e9 * wave : 0,
             memory_bytes: 11.2 * 2 ** 30, memory_budget_bytes: 12 * 2 ** 30,
             limit_share: isBusy ? 0.871 : null,
+            ...(this.nRanks > 0 && {ranks: this.ranks()}),
         };
+    }
+
+    // Ranks that have read, waited and sent at a constant rate since the server's start.
+    ranks() {
+        const s = (Date.now() - this.bornMs) / 1000 + 60;
+        const first = (i) => Math.floor(i * this.nLayers / this.nRanks);
+        return Array.from({length: this.nRanks}, (_, i) => ({
+            rank: i, host: `machine-${i}`, first_layer: first(i),
+            n_layers: first(i + 1) - first(i), memory_budget_bytes: 12 * 2 ** 30,
+            n_expert_hits: Math.round(900 * s), n_expert_misses: Math.round(100 * (i + 1) * s),
+            bytes_read: 120e6 * (i + 1) * s, read_wait_s: 0.1 * (i + 1) * s,
+            busy_s: i > 0 ? 0.3 * s : 0, bytes_sent: 500e3 * s, network_s: i === 0 ? 0.05 * s : 0,
+        }));
     }
 
     async file(path, response) {

@@ -4,6 +4,7 @@
 import {getJson} from "./api.js";
 import {byId, setText} from "./dom.js";
 import {ExpertMap} from "./experts.js";
+import {RankTable} from "./ranks.js";
 
 const BUSY_MS = 500, IDLE_MS = 1000, GONE_MS = 2000;
 const SAMPLES = 60;
@@ -92,6 +93,7 @@ export class Panel {
             size: byId("map-size"), turnover: byId("turnover-text"),
             legend: [byId("legend-gpu"), byId("legend-memory"), byId("help-gpu")],
         });
+        this.ranks = new RankTable();
         document.addEventListener("visibilitychange", () => this.ask());
     }
 
@@ -171,6 +173,7 @@ export class Panel {
         this.graphs.prefill.push(stats.prefill_tokens_per_s);
         this.graphs.disk.push(stats.read_bytes_per_s / 1e9);
         this.#figures(stats);
+        this.ranks.update(stats.ranks);
     }
 
     #figures(stats) {
