@@ -357,9 +357,10 @@ FM_API int fm_eval_batch(struct fm_model *model, struct fm_batch_item *items, si
 /* The same in two parts. When other ranks have layers of the model, fm_eval_begin returns as soon
  * as they have the tokens, and other evaluations can begin meanwhile, of other sessions.
  * Otherwise it computes them itself. `items` and their ids stay where they are, and their
- * sessions are left alone but for fm_session_cancel, until fm_eval_end. Begin returns 0 or
- * FM_ERR_ARG, and then nothing has begun; end waits and returns what fm_eval_batch does. Every
- * evaluation has to be ended. */
+ * sessions are left alone but for fm_session_cancel, until fm_eval_end; what items[].rc is until
+ * then means nothing. Observers of the sessions may be called by any function on the model. Begin
+ * returns 0 or FM_ERR_ARG, and then nothing has begun; end waits and returns what fm_eval_batch
+ * does. Every evaluation has to be ended, before its sessions and the model are closed. */
 struct fm_evaluation;
 FM_API int fm_eval_begin(struct fm_model *model, struct fm_batch_item *items, size_t n_items,
                          struct fm_evaluation **out, struct fm_error *err);

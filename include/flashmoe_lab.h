@@ -56,7 +56,8 @@ FM_API bool fm_model_recall(const struct fm_model *model, unsigned i, double *re
 
 /* Gives which experts of the i-th layer with experts are resident, and the heat of each, from 0
  * (not used lately) to 255 (used by every token). Each array has n_experts elements; either may be
- * NULL. False past the end. Call it between evaluations or from fm_observer.progress. */
+ * NULL. False past the end. Call it between evaluations or from fm_observer.progress; on several
+ * ranks, with other evaluations under way, only between them: it is false otherwise. */
 FM_API bool fm_model_experts(const struct fm_model *model, unsigned i, bool *resident,
                              uint8_t *heat);
 /* The place of an expert. */

@@ -90,7 +90,8 @@ static int end_group(struct group *g, struct fm_error *err)
 
 static void divide(const struct bench *bench, struct stretch *s)
 {
-    const unsigned n = fm_model_evaluations(bench->model);
+    /* What is profiled is under way alone. */
+    const unsigned n = profile_is_on(&bench->profile) ? 1 : fm_model_evaluations(bench->model);
     s->n_groups = n < bench->n_sequences ? n : bench->n_sequences;
     for (unsigned g = 0; g < s->n_groups; g++) {
         s->groups[g].first = g * bench->n_sequences / s->n_groups;

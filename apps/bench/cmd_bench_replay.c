@@ -278,7 +278,7 @@ static const struct option replay_options[] = {
      .value = "6.25,12.5,18.75,25,37.5,50",
      .help = "Cache sizes as percentages of all experts, separated by commas"},
     {.name = "tiers", .kind = OPTION_STRING, .metavar = "LIST",
-     .help = "Instead: GPU memory above host memory, as pairs of percentages: 10+20,25+50. Compares "
+     .help = "Instead: GPU memory above host memory, in percent: 10+20,25+50. Compares "
              "what happens to experts that leave the GPU's memory"},
     {.name = NULL},
 };

@@ -97,8 +97,9 @@ struct member_sequence {
 };
 
 #define RECENT_CANCELS 32
-/* Passes under way, at most. Fewer than three for each other rank, which computes one and has two
- * to send: so the ring cannot come to a stop with all of them full. */
+/* Passes under way, at most: two for each rank. Every other rank computes one and has two to send,
+ * and the first one has two to send: 3 (n - 1) + 2, which is no less. So the ring cannot come to a
+ * stop with all of them full. */
 #define CLUSTER_PASSES (2 * CLUSTER_RANKS)
 
 struct member {

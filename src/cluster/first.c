@@ -132,9 +132,10 @@ static void add_op(struct cluster *c, const struct wire_op *op)
 {
     if (c->n_ops == WIRE_OPS)
         (void)ask_simply(c, ASK_NOTHING, 0, 0, NULL);
+    if (c->n_ops == WIRE_OPS && !c->is_lost)
+        cluster_lose(c, 0, "too many operations on sessions while a pass is computed");
     if (c->is_lost)
         return;
-    assert(c->n_ops < WIRE_OPS);
     c->ops[c->n_ops++] = *op;
 }
 
@@ -273,6 +274,18 @@ static void tell_fault(const struct cluster *c, const struct pass *pass,
     pass->batch->hooks.fault(pass->batch->hooks.ctx, f.segment, &fault);
 }
 
+/* A rank leaves a segment out because it has failed or was cancelled, and nothing else. */
+static void tell_left(const struct cluster *c, const struct pass *pass, uint32_t segment)
+{
+    const struct batch_hooks *hooks = &pass->batch->hooks;
+    struct batch_fault fault = {.layer = -1, .expert = -1};
+    if (hooks->is_given_up(hooks->ctx, segment))
+        return;
+    (void)err_set(&fault.err, FM_ERR_FORMAT, "a rank has left tokens out, for no reason");
+    (void)snprintf(fault.where, sizeof fault.where, "one of %u ranks", c->n_ranks);
+    hooks->fault(hooks->ctx, segment, &fault);
+}
+
 /* Reads what came back. Segments that the other ranks have left leave the pass. */
 static void read_pass(struct cluster *c, const struct wire *w, struct pass *pass)
 {
@@ -296,6 +309,8 @@ static void read_pass(struct cluster *c, const struct wire *w, struct pass *pass
         const bool was_there = in_pass < pass->n_segments && pass->in_batch[in_pass] == i;
         const bool is_there = (w->segments[i].flags & SEGMENT_LEFT) == 0;
         in_pass += was_there;
+        if (was_there && !is_there)
+            tell_left(c, pass, i);
         if (!was_there || !is_there)
             continue;
         kept[n++] = i;

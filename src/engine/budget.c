@@ -425,7 +425,8 @@ int budget_plan(struct budget *b, const struct model *model, const struct budget
                 const struct fm_model_options *options, struct fm_error *err)
 {
     const struct kv_format *kv_format = terms->kv_format;
-    *b = (struct budget){.place = terms->place, .n_row_copies = terms->n_row_copies};
+    *b = (struct budget){.place = terms->place, .n_row_copies = terms->n_row_copies,
+                         .n_passes = terms->n_passes};
     choose_total(b, options, terms);
     if (b->place != BUDGET_DEVICE) {
         b->program = (terms->has_program ? plat_program_bytes() : 0) + PROGRAM_MARGIN +

@@ -36,6 +36,7 @@ struct budget {
     uint32_t n_slots, n_min, n_max; /* experts cached: now, and what that may become */
     uint32_t n_context, n_sessions, n_marks, n_drafts, max_rows, n_threads;
     uint32_t n_row_copies; /* of a batch's rows, on their way to and from other ranks */
+    uint32_t n_passes;     /* that may be under way; 0: one */
 };
 
 /* Refuses a budget above the limit of the process's memory cgroup, which `file` states. `left` is
@@ -49,7 +50,7 @@ struct budget_terms {
     uint64_t reader_bytes; /* buffers of reads */
     bool is_elastic;
     bool has_program; /* and what a caller needs: several stages count it once */
-    uint32_t n_row_copies;
+    uint32_t n_row_copies, n_passes;
     uint64_t device_bytes;       /* BUDGET_DEVICE: the total */
     uint32_t n_experts_on_device; /* BUDGET_BESIDE: slots for experts that the GPU has */
 };

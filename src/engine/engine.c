@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <assert.h>
+#include <fenv.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -153,7 +154,7 @@ static int plan_stages(struct engine *e, const struct fm_model_options *options,
         const struct budget_terms terms = {
             .kv_format = e->kv_format, .is_elastic = e->elastic.is_on,
             .has_program = stage->model->first_layer == 0 || e->cut.is_process,
-            .n_row_copies = e->cut.n_row_copies,
+            .n_row_copies = e->cut.n_row_copies, .n_passes = e->cut.n_passes,
             .reader_bytes = streaming_bytes(&e->streaming, stage->model)};
         rc = budget_plan(&stage->budget, stage->model, &terms, &own, err);
         if (rc != 0 && e->n_stages > 1)
@@ -359,11 +360,11 @@ static void land_first(struct engine *e)
     const struct batch_hooks *hooks = &pass->batch->hooks;
     memmove(e->away, e->away + 1, --e->n_away * sizeof *e->away);
     pass->is_away = false;
+    e->is_computing = true;
     if (hooks->before_head != NULL)
         hooks->before_head(hooks->ctx);
     e->remote->receive(e->remote->ctx, pass);
     const uint64_t begin_ns = plat_now_ns();
-    e->is_computing = true;
     if (pass->n_segments > 0)
         forward_run_head(e->stages[0].forward, pass);
     e->is_computing = false;
@@ -377,10 +378,17 @@ void engine_end(struct engine *e, struct pass *pass)
     pass->is_used = false;
 }
 
+/* Whoever asks may have set another rounding mode; results must not depend on it. */
 void engine_land(struct engine *e)
 {
+    fenv_t host;
+    if (e->n_away == 0)
+        return;
+    (void)feholdexcept(&host);
+    (void)fesetenv(FE_DFL_ENV);
     while (e->n_away > 0)
         land_first(e);
+    (void)fesetenv(&host);
 }
 
 /* ---- sequences ------------------------------------------------------------------------------- */

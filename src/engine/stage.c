@@ -22,8 +22,11 @@ uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *
     const struct pass_options pass = {.max_rows = max_rows, .max_segments = b->n_sessions,
                                       .row_floats = is_cut ? model->shape.row_floats : 0};
     struct backend_options backend = {.n_threads = b->n_threads};
+    const struct pass_options without_rows = {.max_rows = max_rows,
+                                              .max_segments = b->n_sessions};
     const uint64_t host =
         forward_host_bytes(model, &forward) + pass_bytes(&pass) +
+        (b->n_passes > 1 ? b->n_passes - 1 : 0) * pass_bytes(&without_rows) +
         b->n_row_copies * (MESSAGE_BYTES + 2ull * b->n_context * sizeof(int32_t) +
                            (uint64_t)max_rows * model->shape.row_floats * sizeof(float));
     if (b->place == BUDGET_BESIDE) {

@@ -394,7 +394,8 @@ void jobs_publish(struct jobs *js, bool now)
 {
     struct runner *e = &js->runner;
     struct window_sample sample = {.ns = plat_now_ns()};
-    if (!now && sample.ns - e->published_ns < PUBLISH_NS)
+    const bool can_ask = !e->is_computing || e->n_groups == 1;
+    if (!now && sample.ns - e->published_ns < PUBLISH_NS && !(e->owes_picture && can_ask))
         return;
     e->published_ns = sample.ns;
     sample.n_prompt = e->n_prompt;
@@ -426,11 +427,12 @@ void jobs_publish(struct jobs *js, bool now)
     if (e->snapshots != NULL)
         fm_snapshots_stats(e->snapshots, &s->snapshots);
     const bool is_wanted = sample.ns - js->picture_wanted_ns < PICTURE_WANTED_NS &&
-                           sample.ns - e->pictured_ns >= PICTURE_NS;
+                           sample.ns - e->pictured_ns >= PICTURE_NS * (e->n_groups > 1 ? 10 : 1);
     const bool is_old = js->picture.n == 0 || (now && e->n_pictured != e->n_passes);
     unlock(js);
     /* Other ranks cannot be asked for it while some of their work is under way. */
-    if ((is_wanted || is_old) && (!e->is_computing || e->n_groups == 1)) {
+    e->owes_picture = (is_wanted || is_old) && !can_ask;
+    if ((is_wanted || is_old) && can_ask) {
         e->pictured_ns = sample.ns;
         e->n_pictured = e->n_passes;
         publish_picture(js);

@@ -79,6 +79,7 @@ struct runner {
     unsigned mixed_chunk; /* maximum prompt tokens in a pass with running answers */
     uint64_t n_passes, pass_ns, n_prompt, n_answer;
     struct window window;
+    bool owes_picture;    /* it is to be made when the ranks can be asked */
     uint64_t published_ns, pictured_ns, n_pictured; /* times; passes at the last map */
     double position;
 };

@@ -167,23 +167,31 @@ static bool predict(struct fm_model *m, struct fm_batch_item *items, size_t n_it
     return is_good && goes_on(m, items, n_items, depth, pass);
 }
 
-/* Prepares a session: memory for the keys and values of all rows, and the rows that it lacks before
- * the one that drafts. Returns how many these are. */
+/* Makes room for the keys and values of all rows. That may wait for passes on other ranks. */
+static void make_room(struct fm_session *s)
+{
+    if (session_reach(s, s->sequence->position + 1 + s->draft.n, NULL) != 0)
+        s->draft.n = 0;
+}
+
+/* Prepares a session: makes the rows that it lacks before the one that drafts. Returns how many
+ * these are. */
 static uint32_t prepare(struct fm_session *s)
 {
     const uint32_t position = s->sequence->position;
     s->draft.chain = (struct draft_chain){.is_right = 1};
-    if (session_reach(s, position + 1 + s->draft.n, NULL) != 0)
-        s->draft.n = 0;
     return s->draft.n > 0 ? make_rows(s, position, s->draft.tokens[0], position - 1) : 0;
 }
 
 uint64_t draft_mtp_predict(struct fm_model *m, struct fm_batch_item *items, size_t n_items,
                            struct draft_pass *pass)
 {
-    const uint64_t begin_ns = plat_now_ns();
     uint32_t n_rows = 0, n_sessions = 0;
     m->mtp_rest -= m->mtp_rest > 0;
+    for (size_t i = 0; i < n_items; i++)
+        if (is_predicted(&items[i], 1))
+            make_room(items[i].session);
+    const uint64_t begin_ns = plat_now_ns();
     for (size_t i = 0; i < n_items; i++)
         if (is_predicted(&items[i], 1)) {
             n_rows += prepare(items[i].session);

@@ -136,7 +136,7 @@ static void before_layer(void *ctx, uint32_t layer)
                                      (uint64_t)(f->n_rows - f->n_draft_rows) * layer,
                                  e->n_tokens * n_layers);
     }
-    e->n_foreign += mem_count() - n_before;
+    e->m->n_foreign += mem_count() - n_before;
     elastic_step(&e->m->engine);
 }
 
@@ -148,7 +148,7 @@ static void show_hidden(void *ctx, uint32_t segment, uint32_t row, uint32_t laye
     const struct model_shape *shape = &f->of->m->engine.model->shape;
     s->observer.hidden(s->observer.ctx, layer, f->segments[segment].position + row, x,
                        layer == shape->n_layers ? shape->hidden : shape->row_floats);
-    f->of->n_foreign += mem_count() - n_before;
+    f->of->m->n_foreign += mem_count() - n_before;
 }
 
 static void show_route(void *ctx, uint32_t segment, uint32_t row, uint32_t layer,
@@ -159,7 +159,7 @@ static void show_route(void *ctx, uint32_t segment, uint32_t row, uint32_t layer
     const long n_before = mem_count();
     s->observer.route(s->observer.ctx, layer, f->segments[segment].position + row,
                       f->of->m->engine.model->shape.n_experts_per_token, ids, weights);
-    f->of->n_foreign += mem_count() - n_before;
+    f->of->m->n_foreign += mem_count() - n_before;
 }
 
 /* Shows the logits behind a token of the session. Its own are counted later, when there is time. */
@@ -176,7 +176,7 @@ static void show_logits(struct fm_evaluation *e, struct fm_session *s, uint32_t 
     const long n_before = mem_count();
     if (s->observer.logits != NULL)
         s->observer.logits(s->observer.ctx, position, logits, n);
-    e->n_foreign += mem_count() - n_before;
+    e->m->n_foreign += mem_count() - n_before;
 }
 
 /* The last row of a segment leaves the session's logits, and a draft's go to the draft. */
@@ -260,7 +260,7 @@ static void show_times(void *ctx, uint32_t layer, const struct batch_times *t)
         if (item_of(f, i)->rc == 0 && s->observer.profile != NULL)
             s->observer.profile(s->observer.ctx, &profile);
     }
-    f->of->n_foreign += mem_count() - n_before;
+    f->of->m->n_foreign += mem_count() - n_before;
 }
 
 static bool is_profiled(const struct fm_evaluation *e)
@@ -407,6 +407,28 @@ static void end_flight(struct fm_model *m)
     e->n_pass_rows = f->n_rows;
 }
 
+/* Returns whether somebody sees what happens inside the passes of an evaluation. */
+static bool is_observed(const struct fm_evaluation *e)
+{
+    for (size_t i = 0; i < e->n_items; i++) {
+        const struct fm_observer *o = &e->items[i].session->observer;
+        if (o->hidden != NULL || o->route != NULL || o->profile != NULL)
+            return true;
+    }
+    return false;
+}
+
+/* Observers see one pass after the other: such a pass is under way alone, because what other ranks
+ * tell of it comes beside the ring. */
+static void make_way(struct fm_model *m, const struct fm_evaluation *e)
+{
+    bool waits = e->is_observed;
+    for (uint32_t i = 0; i < m->n_in_flight; i++)
+        waits |= m->in_flight[i]->of->is_observed;
+    while (waits && m->n_in_flight > 0)
+        end_flight(m);
+}
+
 /* Returns a place for a pass, which may have to wait for another one's end. */
 static struct flight *free_flight(struct fm_model *m)
 {
@@ -422,9 +444,11 @@ static struct flight *free_flight(struct fm_model *m)
 static bool begin_flight(struct fm_evaluation *e)
 {
     struct fm_model *m = e->m;
+    make_way(m, e);
     struct flight *f = free_flight(m);
     if (!fill_batch(e, f))
         return false;
+    m->engine.stray_position = e->stray_position;
     f->batch.segments = f->segments;
     f->batch.hooks = (struct batch_hooks){
         .ctx = f, .before_layer = before_layer, .is_given_up = is_given_up, .fault = take_fault,
@@ -440,17 +464,6 @@ static bool begin_flight(struct fm_evaluation *e)
     return true;
 }
 
-/* Observers see one pass after the other. */
-static uint32_t max_under_way(const struct fm_evaluation *e)
-{
-    for (size_t i = 0; i < e->n_items; i++) {
-        const struct fm_observer *o = &e->items[i].session->observer;
-        if (o->hidden != NULL || o->route != NULL || o->profile != NULL)
-            return 1;
-    }
-    return e->m->n_flights;
-}
-
 /* Returns whether some tokens are not under way yet. */
 static bool has_more(const struct fm_evaluation *e)
 {
@@ -464,10 +477,10 @@ static bool has_more(const struct fm_evaluation *e)
 /* Begins as many passes as may be under way. Returns whether any are. */
 static bool begin_flights(struct fm_evaluation *e)
 {
-    const long n_before = mem_count() - e->n_foreign;
+    const long n_before = mem_count() - e->m->n_foreign;
     while (e->n_under_way < e->n_flights && has_more(e) && begin_flight(e))
         ;
-    assert(mem_count() == n_before + e->n_foreign); /* the token path allocates nothing */
+    assert(mem_count() == n_before + e->m->n_foreign); /* the token path allocates nothing */
     (void)n_before;
     return e->n_under_way > 0;
 }
@@ -488,7 +501,7 @@ static void count_tokens(const struct fm_evaluation *e)
     *(e->is_decode ? &m->n_decode_tokens : &m->n_prefill_tokens) += n;
     *(e->is_decode ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
     m->n_decode_passes += e->is_decode ? e->n_passes : 0;
-    if (e->is_decode && e->n_passes == 1)
+    if (e->is_decode && e->n_passes == 1 && e->is_alone && elapsed_ns > e->predict_ns)
         draft_gate_time(&m->gate, e->n_pass_rows, elapsed_ns - e->predict_ns);
 }
 
@@ -560,6 +573,7 @@ static void make_drafts(struct fm_evaluation *e)
     e->m->engine.stray_position = UINT32_MAX;
     if (e->is_decode && engine_limits(&e->m->engine)->n_drafts > 0)
         e->predict_ns = draft_make(e->m, e->items, e->n_items);
+    e->stray_position = e->m->engine.stray_position;
 }
 
 /* Reserves memory for all tokens before any is computed. An item that gets none fails alone. */
@@ -616,8 +630,21 @@ static void begin_items(struct fm_evaluation *e)
             mtp_state_go(&e->items[i].session->mtp, e->items[i].session->sequence->position);
     make_drafts(e);
     reach_all(e);
-    e->n_flights = max_under_way(e);
+    e->is_observed = is_observed(e);
+    e->n_flights = e->is_observed ? 1 : e->m->n_flights;
     (void)begin_flights(e);
+}
+
+/* What passes take together says nothing about one of them. */
+static void note_company(struct fm_evaluation *e)
+{
+    const struct fm_model *m = e->m;
+    e->is_alone = true;
+    for (uint32_t i = 0; i < engine_limits(&m->engine)->n_sessions; i++) {
+        struct fm_evaluation *other = &m->evaluations[i];
+        if (other->m != NULL && other != e)
+            other->is_alone = e->is_alone = false;
+    }
 }
 
 /* The host may have set another rounding mode; the results must not depend on it. */
@@ -649,6 +676,7 @@ int fm_eval_begin(struct fm_model *m, struct fm_batch_item *items, size_t n_item
         e->is_decode &= items[i].n_ids == 1 && items[i].session->sequence->position > 0;
         items[i].session->failure = session_failure(0, "");
     }
+    note_company(e);
     enter(&host);
     begin_items(e);
     (void)fesetenv(&host);
@@ -662,8 +690,8 @@ int fm_eval_end(struct fm_evaluation *e, struct fm_error *err)
     enter(&host);
     while (begin_flights(e))
         end_flight(e->m);
-    (void)fesetenv(&host);
     finish_items(e);
+    (void)fesetenv(&host);
     count_tokens(e);
     const int rc = batch_result(e, err);
     e->m = NULL;

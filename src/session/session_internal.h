@@ -36,7 +36,9 @@ struct fm_evaluation {
     uint32_t n_passes, n_pass_rows; /* so far; rows of the last one */
     uint64_t begin_ns, predict_ns;  /* predict_ns: that predicting drafts took */
     bool is_decode;            /* one token per item, after earlier tokens */
-    long n_foreign;            /* allocations made by observers */
+    bool is_observed;          /* somebody sees what happens inside a pass */
+    bool is_alone;             /* no other evaluation was under way meanwhile */
+    uint32_t stray_position;   /* as in struct engine */
 };
 
 /* A pass of an evaluation. */
@@ -72,6 +74,7 @@ struct fm_model {
     uint32_t n_flights, n_in_flight;
     uint32_t n_ranks;                  /* that have layers; 0: this process has all of them */
     uint64_t counted_ns;               /* when an evaluation last ended */
+    long n_foreign;                    /* allocations made by observers */
     unsigned n_open_sessions;
     uint64_t n_prefill_tokens, prefill_ns, n_decode_tokens, decode_ns, n_decode_passes;
     struct draft_gate gate;

@@ -18,9 +18,9 @@ and gives decode, prefill, hit rate and what each rank did. Measured are
     N x cache     one process with as many slots for experts as the N ranks have together
 In turns, --repeat rounds; medians are printed with the lowest and the highest.
 
-"of the limit" compares a token's time with what stage times and hops allow: the time in which a rank
-computed or waited for its disk, and for each hop the latency and 4 * hidden bytes / bandwidth. What
-is left are the time of messages in both kernels, and of threads that wake up.
+"of the limit" compares a token's time with what stage times and hops allow: the time in which a
+rank computed or waited for its disk, and for each hop the latency and 4 * hidden bytes / bandwidth.
+What is left are the time of messages in both kernels, and of threads that wake up.
 
 With --llama, llama.cpp's RPC in the same namespaces: rpc-server with one thread on all machines but
 the first, llama-bench there. Its servers hold their layers in memory, so they have no cgroup. To

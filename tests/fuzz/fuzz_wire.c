@@ -1,6 +1,6 @@
 /* Fuzzes the messages of the ring: what another rank does with anything that reaches it, and the
- * first rank with anything that comes back. A model on two ranks, which are threads, is opened once.
- * Then both have a transport that hands out the input instead.
+ * first rank with anything that comes back. A model on two ranks, which are threads, is opened
+ * once. Then both have a transport that hands out the input instead.
  *
  * The first byte of an input says who receives: 0 to 127 the other rank, else the first. Messages
  * follow, each as its length in two bytes, little-endian, and its bytes. One that begins like a

@@ -1,5 +1,7 @@
 /* flights_test MODEL: several evaluations of one model under way at a time, ended in any order,
- * some cancelled, while other sessions are used. Every session gives the same bits as alone. */
+ * some cancelled, some observed, while other sessions are used and the host rounds upwards. Every
+ * session gives the same bits as alone. */
+#include <fenv.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,6 +36,7 @@ struct fixture {
     struct text texts[N_SESSIONS];
     uint32_t random_state;
     unsigned n_whole, n_cancelled, n_overlapping;
+    unsigned n_seen[N_TOGETHER]; /* hidden states of the last layer, of the evaluation at hand */
 };
 
 static uint32_t draw(struct fixture *f, uint32_t below)
@@ -97,6 +100,42 @@ static void same_as_alone(struct fixture *f, unsigned i)
                         f->info.vocabulary * sizeof(float));
 }
 
+/* ---- observers ------------------------------------------------------------------------------- */
+
+struct view {
+    struct fixture *f;
+    unsigned i, first; /* which session, and its position when the evaluation began */
+};
+
+static struct view views[N_TOGETHER];
+
+static void see_hidden(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n)
+{
+    struct view *v = ctx;
+    (void)x, (void)n;
+    if (layer + 1 != v->f->info.n_layers)
+        return;
+    assert_int_equal(position, v->first + v->f->n_seen[v->i]); /* one pass after the other */
+    v->f->n_seen[v->i]++;
+}
+
+static void see_times(void *ctx, const struct fm_layer_profile *profile)
+{
+    (void)ctx, (void)profile;
+}
+
+/* Nobody, or somebody who sees what happens inside a pass. */
+static void observe(struct fixture *f, unsigned i)
+{
+    struct fm_observer observer = {.size = sizeof observer, .ctx = &views[i]};
+    const uint32_t what = draw(f, 6);
+    views[i] = (struct view){f, i, fm_session_position(f->sessions[i])};
+    f->n_seen[i] = 0;
+    observer.hidden = what == 0 ? see_hidden : NULL;
+    observer.profile = what == 1 ? see_times : NULL;
+    fm_session_observe(f->sessions[i], &observer);
+}
+
 /* ---- groups under way ------------------------------------------------------------------------ */
 
 struct group {
@@ -116,6 +155,7 @@ static void add_item(struct fixture *f, struct group *g, unsigned i)
     }
     append(f, t, draw(f, 2) == 0 ? 1 : 1 + draw(f, draw(f, 2) == 0 ? 100 : 10));
     const unsigned at = fm_session_position(f->sessions[i]);
+    observe(f, i);
     g->sessions[g->n] = i;
     g->items[g->n++] = (struct fm_batch_item){f->sessions[i], t->ids + at, t->n - at, 1};
 }
@@ -160,7 +200,9 @@ static void end_group(struct fixture *f, struct group *g)
     const int rc = fm_eval_end(g->evaluation, &err);
     for (size_t i = 0; i < g->n; i++) {
         struct text *t = &f->texts[g->sessions[i]];
+        const unsigned n_seen = f->n_seen[g->sessions[i]];
         if (g->items[i].rc == 0) {
+            assert_true(n_seen == 0 || n_seen == g->items[i].n_ids);
             f->n_whole++;
             continue;
         }
@@ -206,6 +248,7 @@ static void check_all(struct fixture *f)
     struct fm_error err = {0};
     for (unsigned i = 0; i < N_TOGETHER; i++) {
         append(f, &f->texts[i], 1);
+        fm_session_observe(f->sessions[i], NULL);
         const int32_t *last = &f->texts[i].ids[f->texts[i].n - 1];
         int rc = fm_session_eval(f->sessions[i], last, 1, &err);
         if (rc == FM_ERR_CANCELLED) {
@@ -221,11 +264,13 @@ static void test_flights(void **state)
 {
     (void)state;
     struct fixture *f = set_up();
+    (void)fesetround(FE_UPWARD);
     for (int round = 0; round < N_ROUNDS; round++) {
         run_round(f);
         if (round % 4 == 3)
             check_all(f);
     }
+    (void)fesetround(FE_TONEAREST);
     print_message("%u evaluations whole, %u cancelled, %u rounds with several\n", f->n_whole,
                   f->n_cancelled, f->n_overlapping);
     assert_true(f->n_whole > 100 && f->n_cancelled > 0 && f->n_overlapping > 20);
