@@ -181,6 +181,9 @@ static void use_another(struct fixture *f)
     struct text *t = &f->texts[OTHER];
     struct fm_stats stats = {.size = sizeof stats};
     struct fm_error err = {0};
+    double recall;
+    if (draw(f, 2) == 0)
+        (void)fm_model_recall(f->model, f->info.n_moe_layers - 1, &recall); /* passes come back */
     if (t->n > CONTEXT - 80 || draw(f, 3) == 0) {
         t->n = draw(f, t->n + 1);
         t->n = t->n > 0 ? fm_session_rewind(s, t->ids, t->n) : 0;
