@@ -207,6 +207,8 @@ static void end_group(struct fixture *f, struct group *g)
         if (g->items[i].rc == 0) {
             assert_true(n_seen == 0 || n_seen == g->items[i].n_ids);
             f->n_whole++;
+            if (draw(f, 3) == 0) /* while others are under way */
+                same_as_alone(f, g->sessions[i]);
             continue;
         }
         assert_int_equal(g->items[i].rc, FM_ERR_CANCELLED);
