@@ -221,6 +221,12 @@ static int given_cut(struct planner *p, struct fm_error *err)
     return rc != 0 ? rc : cut_of(&p->problem, n_layers, n, &p->cut, err);
 }
 
+/* Returns whether to say what the first n machines would do: all counts of a few. */
+static bool is_shown(const struct planner *p, unsigned n)
+{
+    return n <= 8 || (n & (n - 1)) == 0 || n == p->machines.n;
+}
+
 static int find_cut(struct planner *p, struct fm_error *err)
 {
     p->problem.machines = p->machines.list;
@@ -228,6 +234,8 @@ static int find_cut(struct planner *p, struct fm_error *err)
     int rc = args_text(p->args, "layers") != NULL
                  ? given_cut(p, err) : cut_find(&p->problem, p->machines.n, &p->cut, err);
     for (unsigned n = 1; rc == 0 && n <= p->machines.n; n++) {
+        if (!is_shown(p, n))
+            continue;
         const int found = cut_find(&p->problem, n, &p->best[n - 1], NULL);
         if (found == FM_ERR_NOMEM)
             rc = err_set(err, found, "out of memory: the plan");
@@ -330,12 +338,15 @@ static void print_speeds(const struct planner *p)
                      host_of(p, c->slowest_hop, name), (c->slowest_hop + 1) % c->n_ranks,
                      host_of(p, (c->slowest_hop + 1) % c->n_ranks, other));
     (void)printf("fewer        ");
-    for (unsigned n = 1; n <= p->machines.n; n++)
-        if (p->best[n - 1].n_ranks > 0)
-            (void)printf("%s%u: %.2f - %.2f", n > 1 ? ", " : "", n, 1 / p->best[n - 1].max_s,
-                         1 / p->best[n - 1].min_s);
-        else
-            (void)printf("%s%u: -", n > 1 ? ", " : "", n);
+    for (unsigned n = 1; n <= p->machines.n; n++) {
+        const struct cut *best = &p->best[n - 1];
+        if (is_shown(p, n))
+            (void)printf("%s%u: ", n > 1 ? ", " : "", n);
+        if (best->n_ranks > 0)
+            (void)printf("%.2f - %.2f", 1 / best->max_s, 1 / best->min_s);
+        else if (is_shown(p, n))
+            (void)printf("-");
+    }
     (void)printf(" tok/s with the first machines\n");
 }
 
@@ -371,12 +382,13 @@ static int print_text(const struct planner *p, const struct mpirun_words *words)
 
 static json_t *stage_json(const struct cut_stage *s, unsigned rank)
 {
-    return json_pack("{s:i, s:i, s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:f}", "rank",
+    return json_pack("{s:i, s:i, s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:f}",
+                     "rank",
                      (int)rank, "first_layer", (int)s->first_layer, "n_layers", (int)s->n_layers,
                      "need_bytes", (json_int_t)s->need_bytes,
                      "cache_bytes", (json_int_t)s->cache_bytes,
                      "experts_bytes", (json_int_t)s->experts_bytes, "share", s->share, "hit_rate",
-                     s->hit_rate, "min_s", s->min_s, "max_s", s->max_s, "bound",
+                     s->hit_rate, "io_s", s->limit.io_s, "ram_s", s->limit.ram_s, "min_s", s->min_s, "max_s", s->max_s, "bound",
                      limit_bound_name(s->limit.bound), "hop_s", s->hop_s);
 }
 
@@ -385,10 +397,13 @@ static json_t *fewer_json(const struct planner *p)
     json_t *all = json_array();
     for (unsigned n = 1; n <= p->machines.n; n++) {
         const struct cut *c = &p->best[n - 1];
-        (void)json_array_append_new(all, c->n_ranks == 0 ? json_null()
-                                                         : json_pack("{s:i, s:f, s:f}", "n_ranks",
-                                                                     (int)n, "min_s", c->min_s,
-                                                                     "max_s", c->max_s));
+        json_t *one = c->n_ranks == 0 ? json_null()
+                                      : json_pack("{s:i, s:f, s:f}", "n_ranks", (int)n, "min_s",
+                                                  c->min_s, "max_s", c->max_s);
+        if (is_shown(p, n))
+            (void)json_array_append_new(all, one);
+        else
+            json_decref(one);
     }
     return all;
 }
