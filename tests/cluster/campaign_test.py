@@ -43,6 +43,7 @@ import net
 
 LIMIT_S = 10      # for a request
 END_LIMIT_S = 15  # for mpirun and all ranks
+SLOW_S = 300      # for an answer without a fault, on a machine with other work
 MARK = "FLASHMOE_CAMPAIGN"
 PROMPTS = ("Write a story about a robot who loves music.", "The river that never sleeps",
            "What is the capital of France?",
@@ -318,7 +319,7 @@ def names_rank(plan, text, *more):
     """Whether a text names the rank with its host and a cause. With a rank's network cut, or rank 0
     stopped, any rank may be the one that the others miss."""
     rank = r"\d" if plan.rank == 0 or plan.kind == "cut" else str(plan.rank)
-    causes = ("has died", "has not answered", "no sign of life", "cannot be read", "is damaged",
+    causes = ("has died", "has not answered", "no sign of life", "cannot (be )?read", "is damaged",
               "is told to end", *more)
     return re.search(rf"rank {rank} \([^)]+\).*({'|'.join(causes)})", text) or \
         re.search(rf"({'|'.join(causes)}).*rank {rank} \([^)]+\)", text)
@@ -354,7 +355,7 @@ def serve_round(plan, folder, found):
     try:
         # One session is finished, and may be saved already.
         first = Ask(server.port, plan.model.body(PROMPTS[3], 40))
-        first.join(60)
+        first.join(SLOW_S)
         check_tokens(first, plan.model.answers[PROMPTS[3]])
         need(first.is_whole, f"undisturbed: {first.error}")
         if plan.is_saved:
@@ -366,7 +367,7 @@ def serve_round(plan, folder, found):
         struck = time.monotonic()
         for prompt, ask in asks.items():
             if plan.kind == "disk":
-                ask.join(60)
+                ask.join(SLOW_S)
             else:
                 ask.join(max(0, struck + LIMIT_S - time.monotonic()))
             need(not ask.is_alive(), f"a request hangs for {LIMIT_S} s")
@@ -398,7 +399,7 @@ def judge_disk(plan, server, asks, ranges):
     write_ranges(ranges, "")
     for prompt in PROMPTS[:3]:
         ask = Ask(server.port, plan.model.body(prompt))
-        ask.join(60)
+        ask.join(SLOW_S)
         need(ask.is_whole, f"after the fault: {ask.error}")
         check_tokens(ask, plan.model.answers[prompt])
     server.stop()
@@ -442,7 +443,7 @@ def restart(plan, snapshots, found):
     server = Serving(plan, snapshots)
     try:
         ask = Ask(server.port, plan.model.body(PROMPTS[3], 40))
-        ask.join(60)
+        ask.join(SLOW_S)
         need(ask.is_whole, f"after the restart: {ask.error}")
         check_tokens(ask, plan.model.answers[PROMPTS[3]])
         found["saved"], found["restored"] = len(whole), ask.n_cached > 0
@@ -476,7 +477,7 @@ def command_round(plan, folder, found):
         plan.strike(rank_ids(job.mark), ranges)
         struck = time.monotonic()
         if plan.kind == "disk":
-            job.wait_for_end(120)
+            job.wait_for_end(SLOW_S)
             need(not marked(job.mark), "processes are left")
         else:
             see_end(plan, job, struck, found)
