@@ -20,7 +20,7 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-#define ARENA_FLOATS (1u << 19)
+#define ARENA_FLOATS (1u << 20)
 
 /* All that a list uses lies in one piece of memory, so that it can be compared as a whole. */
 static _Alignas(256) float arena[ARENA_FLOATS];
@@ -367,6 +367,27 @@ static void choose_net(struct net *net, bool is_token)
     a->out = take(n * net->value_width);
 }
 
+/* Has the rows of all segments leave a trail: a few of them, with slots that hold both parts. */
+static void choose_trails(struct net *net)
+{
+    const struct backend_delta_net *a = &net->d.net;
+    const size_t conv = (size_t)(a->kernel - 1) * net->d.channels;
+    const size_t n_state = net->n_heads * DIM * a->value_dim;
+    for (size_t s = 0; s < a->n_segments; s++) {
+        struct backend_segment *segment = &net->segments[s];
+        segment->n_rows = 1 + (segment->n_rows - 1) % 5;
+        segment->n_slots = segment->n_rows + 1 + any(2);
+        segment->slot = any(segment->n_slots);
+        /* Rounded up to four floats, or not. */
+        const size_t floats = (conv + 3) / 4 * 4 + n_state + any(2) * any(4);
+        segment->slot_bytes = floats * sizeof(float);
+        float *first = take(segment->n_slots * floats);
+        first += segment->slot * floats;
+        segment->state[DELTA_NET_CONV] = first;
+        segment->state[DELTA_NET_STATE] = first + (conv + 3) / 4 * 4;
+    }
+}
+
 /* What the processor makes of it, into `expected`. */
 static void run_reference(const struct net *net)
 {
@@ -428,6 +449,22 @@ static void test_delta_rows(void **state)
         struct net net;
         struct list l = {0};
         choose_net(&net, false);
+        run_reference(&net);
+        add_delta_rows(&l, &net);
+        run(&l);
+        compare_except(arena, 0);
+    }
+}
+
+/* The state behind each row lies in a slot of its own, and the one before all rows stays. */
+static void test_delta_trails(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 30; round++) {
+        struct net net;
+        struct list l = {0};
+        choose_net(&net, false);
+        choose_trails(&net);
         run_reference(&net);
         add_delta_rows(&l, &net);
         run(&l);
@@ -632,6 +669,7 @@ int main(void)
         cmocka_unit_test(test_any_order),      cmocka_unit_test(test_overlaps),
         cmocka_unit_test(test_peaks),
         cmocka_unit_test(test_delta_token),    cmocka_unit_test(test_delta_rows),
+        cmocka_unit_test(test_delta_trails),
         cmocka_unit_test(test_delta_rounding), cmocka_unit_test(test_attention),
         cmocka_unit_test(test_attention_rounding), cmocka_unit_test(test_heads),
     };

@@ -114,4 +114,12 @@ FAULTS = [
           'begin_groups(e, take_computed(e));',
           'begin_groups(e, find_ready(e));\n    (void)take_computed;',
           ['api.drafts']),
+    Fault('a trail on the GPU has the last state alone', 'src/backend/cuda/k_delta.h',
+          'if (is_there && (has_trail || i + 1 == left))',
+          'if (is_there && i + 1 == left)',
+          ['kernels.gpu_fuse']),
+    Fault('a trail on the GPU has one history', 'src/backend/cuda/k_delta.h',
+          'for (uint32_t t = segment->n_slots > 0 ? 0 : n_rows - 1; begin',
+          'for (uint32_t t = n_rows - 1; begin',
+          ['kernels.gpu_fuse']),
 ]

@@ -200,6 +200,7 @@ static const struct backend_ops cuda_ops = {
     .copy_heads = cuda_copy_heads,
     .attention = cuda_attention,
     .delta_net = cuda_delta_net,
+    .delta_net_leaves_trails = true,
     .route = cuda_route,
     .prefer = cuda_prefer,
     .find_not_finite = cuda_find_not_finite,

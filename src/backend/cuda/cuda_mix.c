@@ -101,7 +101,7 @@ static bool is_token(const struct backend_delta_net *args)
         args->kernel > GPU_TOKEN_KERNEL)
         return false;
     for (size_t s = 0; s < args->n_segments; s++)
-        if (args->segments[s].n_rows != 1 ||
+        if (args->segments[s].n_rows != 1 || args->segments[s].n_slots > 0 ||
             (uintptr_t)args->segments[s].state[DELTA_NET_STATE] % GPU_QUAD_BYTES != 0)
             return false;
     return true;
@@ -130,6 +130,8 @@ void cuda_delta_net(struct backend *be, const struct backend_delta_net *args)
         const uint32_t n = args->segments[s].n_rows;
         max_rows = n > max_rows ? n : max_rows;
         d.n_rows += n;
+        assert(args->segments[s].n_slots == 0 || n < args->segments[s].n_slots);
+        assert(args->segments[s].n_slots == 0 || n <= GPU_CONV_ROWS);
     }
     if (d.n_rows == 0)
         return;

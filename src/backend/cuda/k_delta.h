@@ -2,12 +2,23 @@
 #ifndef FLASHMOE_BACKEND_CUDA_K_DELTA_H
 #define FLASHMOE_BACKEND_CUDA_K_DELTA_H
 
+/* Returns where a part of a segment's state lies behind row t: in a slot of its own if the rows
+ * leave a trail. */
+GPU_FN float *gpu_state_behind(const struct backend_segment *segment, unsigned part, uint32_t t)
+{
+    char *at = (char *)segment->state[part];
+    if (segment->n_slots == 0)
+        return (float *)at;
+    const uint32_t slot = (segment->slot + t + 1) % segment->n_slots;
+    return (float *)(at - segment->slot * segment->slot_bytes + slot * segment->slot_bytes);
+}
+
 /* ---- the convolution ------------------------------------------------------------------------- */
 
 /* A channel of a segment: row t, or what the history has of those before its first. */
 struct gpu_conv_channel {
     const float *newest; /* row 0 */
-    float *history;
+    const float *history;
     uint32_t channels, n_past;
 };
 
@@ -17,11 +28,12 @@ GPU_FN float gpu_conv_at(const struct gpu_conv_channel &c, int32_t t)
                   : c.history[(size_t)((int32_t)c.n_past + t) * c.channels];
 }
 
-/* The history of the next row. Each value moves down, so none is read after it is written. */
-GPU_FN void gpu_conv_remember(const struct gpu_conv_channel &c, uint32_t n_rows)
+/* The history behind n_rows rows. Each value moves down, so that none is read after it is written
+ * where the history before lies. */
+GPU_FN void gpu_conv_remember(const struct gpu_conv_channel &c, uint32_t n_rows, float *history)
 {
     for (uint32_t s = 0; s < c.n_past; s++)
-        c.history[(size_t)s * c.channels] = gpu_conv_at(c, (int32_t)(n_rows + s - c.n_past));
+        history[(size_t)s * c.channels] = gpu_conv_at(c, (int32_t)(n_rows + s - c.n_past));
 }
 
 /* One thread for a channel of a chunk. Only the first chunk uses the history. */
@@ -39,7 +51,8 @@ GPU_KERNEL void gpu_conv_silu(const struct gpu_conv_silu_args a)
         return;
     const size_t at = (size_t)segment->first_row * channels + c;
     const struct gpu_conv_channel channel = {
-        a.d.net.qkv + at, (float *)segment->state[DELTA_NET_CONV] + c, channels, kernel - 1};
+        a.d.net.qkv + at, (const float *)segment->state[DELTA_NET_CONV] + c, channels,
+        kernel - 1};
     for (uint32_t t = begin; t < end; t++) {
         float acc = 0;
         for (uint32_t s = 0; s < kernel; s++)
@@ -47,8 +60,9 @@ GPU_KERNEL void gpu_conv_silu(const struct gpu_conv_silu_args a)
                        acc);
         a.d.net.mixed[at + (size_t)t * channels] = fmath_silu(acc);
     }
-    if (begin == 0)
-        gpu_conv_remember(channel, n_rows);
+    /* A trail has one chunk. */
+    for (uint32_t t = segment->n_slots > 0 ? 0 : n_rows - 1; begin == 0 && t < n_rows; t++)
+        gpu_conv_remember(channel, t + 1, gpu_state_behind(segment, DELTA_NET_CONV, t) + c);
 }
 
 /* What the token before left of a channel, and the channel's weights. */
@@ -275,10 +289,12 @@ GPU_FN void gpu_delta_rows_team(const struct gpu_delta_net &d, const struct gpu_
     const uint32_t column = part.first_column + own;
     const bool is_there = column < value_dim;
     const uint32_t value_width = d.net.n_value_heads * value_dim;
-    float *state = gpu_delta_state(d.net, part.segment, part.head) +
-                   (size_t)(is_there ? column : 0) * GPU_TOKEN_DIM;
+    const size_t in_state = ((size_t)part.head * value_dim + (is_there ? column : 0)) *
+                            GPU_TOKEN_DIM;
+    const bool has_trail = part.segment->n_slots > 0;
     float *out = d.net.out + (size_t)part.head * value_dim + column;
-    struct gpu_team_row row = gpu_load_team_row(state);
+    struct gpu_team_row row =
+        gpu_load_team_row((const float *)part.segment->state[DELTA_NET_STATE] + in_state);
     for (uint32_t from = 0; from < part.segment->n_rows; from += GPU_DELTA_ROWS) {
         const size_t t = (size_t)part.segment->first_row + from;
         const uint32_t left = part.segment->n_rows - from;
@@ -292,10 +308,11 @@ GPU_FN void gpu_delta_rows_team(const struct gpu_delta_net &d, const struct gpu_
                 s.v[i * GPU_DELTA_COLUMNS + own], s.alpha[i], s.beta[i]);
             if (is_there && gpu_member() == 0)
                 out[(t + i) * value_width] = result;
+            if (is_there && (has_trail || i + 1 == left))
+                gpu_store_team_row(row, gpu_state_behind(part.segment, DELTA_NET_STATE, from + i) +
+                                            in_state);
         }
     }
-    if (is_there)
-        gpu_store_team_row(row, state);
 }
 
 /* Any heads: a half warp takes a row of the state, which stays in global memory. */
@@ -324,13 +341,17 @@ GPU_FN void gpu_delta_step(const struct gpu_delta_net &d, const struct gpu_delta
     const struct gpu_delta_place p = gpu_delta_place_of(d.net);
     const unsigned j = gpu_lane() & 15, n_halves = gpu_n_threads() / GPU_LANES;
     const float *v = d.net.mixed + t * d.channels + 2 * p.key_width + part.head * p.value_dim;
-    float *state = gpu_delta_state(d.net, part.segment, part.head);
+    const uint32_t r = (uint32_t)(t - part.segment->first_row);
+    const size_t head = (size_t)part.head * p.key_dim * p.value_dim;
+    float *state = gpu_state_behind(part.segment, DELTA_NET_STATE, r) + head;
+    const float *before = r > 0 ? gpu_state_behind(part.segment, DELTA_NET_STATE, r - 1) + head
+                                : gpu_delta_state(d.net, part.segment, part.head);
     for (uint32_t first = 0; first < GPU_DELTA_COLUMNS; first += n_halves) {
         const uint32_t c = part.first_column + first + gpu_thread() / GPU_LANES;
         const bool is_there = c < p.value_dim;
         float *row = state + (size_t)c * p.key_dim;
         for (uint32_t i = j; is_there && i < p.key_dim; i += GPU_LANES)
-            row[i] *= s.alpha[0];
+            row[i] = before[(size_t)c * p.key_dim + i] * s.alpha[0];
         const float read = gpu_sum_half_warp(is_there ? gpu_dot_lane(row, s.k, p.key_dim, j) : 0);
         const float delta = is_there ? s.beta[0] * (v[c] - read) : 0;
         for (uint32_t i = j; is_there && i < p.key_dim; i += GPU_LANES)
@@ -365,7 +386,8 @@ GPU_FN void gpu_delta_rows(const struct gpu_delta_net &d, const struct gpu_delta
 /* Teams read four floats at a time. */
 GPU_FN bool gpu_has_teams(const struct gpu_delta_net &d, const struct backend_segment *segment)
 {
-    const uintptr_t at = (uintptr_t)d.net.mixed | (uintptr_t)segment->state[DELTA_NET_STATE];
+    const uintptr_t at = (uintptr_t)d.net.mixed | (uintptr_t)segment->state[DELTA_NET_STATE] |
+                         (segment->n_slots > 0 ? (uintptr_t)segment->slot_bytes : 0);
     return d.net.key_dim == GPU_TOKEN_DIM && d.channels % 4 == 0 && at % sizeof(gpu_quad) == 0;
 }
 
