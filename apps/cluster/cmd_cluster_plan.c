@@ -388,7 +388,8 @@ static json_t *stage_json(const struct cut_stage *s, unsigned rank)
                      "need_bytes", (json_int_t)s->need_bytes,
                      "cache_bytes", (json_int_t)s->cache_bytes,
                      "experts_bytes", (json_int_t)s->experts_bytes, "share", s->share, "hit_rate",
-                     s->hit_rate, "io_s", s->limit.io_s, "ram_s", s->limit.ram_s, "min_s", s->min_s, "max_s", s->max_s, "bound",
+                     s->hit_rate, "io_s", s->limit.io_s, "ram_s", s->limit.ram_s,
+                     "min_s", s->min_s, "max_s", s->max_s, "bound",
                      limit_bound_name(s->limit.bound), "hop_s", s->hop_s);
 }
 
