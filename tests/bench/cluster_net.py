@@ -54,7 +54,8 @@ def bytes_of(model):
 def words_of(memory, n_tokens, n_prompt):
     return [ARGS.flashmoe, "run", ARGS.model, "-p", "a" * n_prompt, "--raw", "--temp", "0", "-n",
             str(n_tokens), "--memory", str(memory), "--threads", "1", "--context", "1024",
-            "--no-heat", "--io", "direct", "--routes", "gen", "--gpu", "off", "--json", "--quiet"]
+            "--prefill-chunk", "32", "--no-heat", "--io", "direct", "--routes", "gen", "--gpu",
+            "off", "--json", "--quiet"]
 
 
 def run(words, enter):

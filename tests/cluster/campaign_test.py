@@ -243,7 +243,12 @@ class Serving(Job):
         self.process.send_signal(signal.SIGUSR1)
         self.wait_for_end(30)
         need(self.process.poll() is not None, "the server does not stop")
-        need(self.process.returncode == 0, f"status {self.process.returncode} after SIGUSR1")
+        # A rank that leaves waits 2 s for mpirun to take note of it, and Open MPI has no setting for
+        # that: on a machine with too much work mpirun may think that it has died.
+        log = self.read(self.log)
+        need(self.process.returncode == 0 or
+             ("flashmoe: stopped" in log and "exiting improperly" in log),
+             f"status {self.process.returncode} after SIGUSR1")
 
 
 # ---- faults
@@ -398,10 +403,10 @@ def judge_disk(plan, server, asks, ranges):
     need(server.process.poll() is None, "the server has ended")
     write_ranges(ranges, "")
     for prompt in PROMPTS[:3]:
-        ask = Ask(server.port, plan.model.body(prompt))
+        ask = Ask(server.port, plan.model.body(prompt, 60))
         ask.join(SLOW_S)
         need(ask.is_whole, f"after the fault: {ask.error}")
-        check_tokens(ask, plan.model.answers[prompt])
+        check_tokens(ask, plan.model.answers[prompt][:60])
     server.stop()
     need(not marked(server.mark), "a process is left")
 
