@@ -243,8 +243,8 @@ class Serving(Job):
         self.process.send_signal(signal.SIGUSR1)
         self.wait_for_end(30)
         need(self.process.poll() is not None, "the server does not stop")
-        # A rank that leaves waits 2 s for mpirun to take note of it, and Open MPI has no setting for
-        # that: on a machine with too much work mpirun may think that it has died.
+        # A rank that leaves waits 2 s for mpirun to take note of it, and Open MPI has no setting
+        # for that: on a machine with too much work mpirun may think that it has died.
         log = self.read(self.log)
         need(self.process.returncode == 0 or
              ("flashmoe: stopped" in log and "exiting improperly" in log),
