@@ -383,14 +383,14 @@ static int print_text(const struct planner *p, const struct mpirun_words *words)
 static json_t *stage_json(const struct cut_stage *s, unsigned rank)
 {
     return json_pack("{s:i, s:i, s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:f}",
-                     "rank",
-                     (int)rank, "first_layer", (int)s->first_layer, "n_layers", (int)s->n_layers,
+                     "rank", (int)rank, "first_layer", (int)s->first_layer,
+                     "n_layers", (int)s->n_layers,
                      "need_bytes", (json_int_t)s->need_bytes,
                      "cache_bytes", (json_int_t)s->cache_bytes,
                      "experts_bytes", (json_int_t)s->experts_bytes, "share", s->share, "hit_rate",
                      s->hit_rate, "io_s", s->limit.io_s, "ram_s", s->limit.ram_s,
-                     "min_s", s->min_s, "max_s", s->max_s, "bound",
-                     limit_bound_name(s->limit.bound), "hop_s", s->hop_s);
+                     "min_s", s->min_s, "max_s", s->max_s,
+                     "bound", limit_bound_name(s->limit.bound), "hop_s", s->hop_s);
 }
 
 static json_t *fewer_json(const struct planner *p)
