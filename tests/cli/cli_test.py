@@ -50,7 +50,7 @@ COMMANDS = {
     "bench batch": ENGINE + "sequences tokens repeat prompt routes profile json quiet verbose help",
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
-    "bench replay": "residency experts used layers tokens json help",
+    "bench replay": "residency tiers experts used layers tokens json help",
     "doctor": "quick threads pin cpu json quiet help", "launch": "url api-key model print help",
     "synth": "layers hidden heads kv-heads head-dim experts used expert-width shared-width "
              "key-heads value-heads key-dim value-dim conv interval vocab context form "
