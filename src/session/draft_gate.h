@@ -10,7 +10,8 @@
  * first.
  *
  * Several sessions share a pass, and the block drafts for all of them together. So probes count
- * passes, and a prediction is worth it if the sessions together gain more than it takes.
+ * passes, and a prediction is worth it if the sessions together gain more than it takes. Whether
+ * predictions are worth it at all for so many sessions, trials say (draft_trial.h).
  *
  * Times are kept as multiples of the time that a pass with one row takes now. Whatever makes the
  * whole machine slower for a while then changes one number, and no decision.
@@ -24,6 +25,7 @@
 
 #include "engine/sequence.h"
 #include "flashmoe.h"
+#include "session/draft_trial.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -75,6 +77,7 @@ struct draft_gate {
     uint32_t n_depths;   /* passes with drafts that are not predicted, since drafts are worth it */
     uint32_t n_stops;    /* passes in which a chain ended early, likewise */
     uint32_t n_cut;      /* predicted drafts that were not computed, since one was all the same */
+    struct draft_trials trials; /* of several sessions */
 };
 
 /* A pass that is being put together: its rows, and the tokens that it will probably give. */
@@ -83,6 +86,7 @@ struct draft_pass {
     double n_tokens;
     uint32_t n_sessions; /* rows that are no drafts */
     bool is_plain;       /* a probe: no session gets drafts */
+    bool is_unpredicted; /* the block makes none */
     /* Probes that one session of the pass gets: another number of drafts, a further one of the
      * block, and one of the block whatever it seems worth. */
     bool has_other_depth, has_longer_chain, has_try;
@@ -140,6 +144,10 @@ uint32_t draft_sure_of_match(uint32_t n_tokens);
 void draft_gate_prediction(struct draft_gate *gate, const struct draft_pass *pass, uint64_t ns);
 /* The text has a token; in_part[i]: whether part i of the vocabulary has it. */
 void draft_gate_token(struct draft_gate *gate, const bool in_part[DRAFT_HEADS]);
+/* Tokens of so many sessions took so long, with all that belongs to them: as in
+ * draft_trials_note. */
+void draft_gate_spent(struct draft_gate *gate, uint32_t n_sessions, uint64_t n_tokens,
+                      uint64_t ns);
 /* A decoding pass with n_rows took so long, without predicting drafts. */
 void draft_gate_time(struct draft_gate *gate, uint32_t n_rows, uint64_t ns);
 /* It is known now whether draft `at` of a pass was right; those before it were. */

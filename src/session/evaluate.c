@@ -405,6 +405,7 @@ static void end_flight(struct fm_model *m)
     e->n_under_way--;
     e->n_passes++;
     e->n_pass_rows = f->n_rows;
+    e->n_sessions = f->batch.n_segments;
 }
 
 /* Returns whether somebody sees what happens inside the passes of an evaluation. */
@@ -501,6 +502,8 @@ static void count_tokens(const struct fm_evaluation *e)
     *(e->is_decode ? &m->n_decode_tokens : &m->n_prefill_tokens) += n;
     *(e->is_decode ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
     m->n_decode_passes += e->is_decode ? e->n_passes : 0;
+    if (e->is_decode)
+        draft_gate_spent(&m->gate, e->n_sessions, n, elapsed_ns);
     if (e->is_decode && e->n_passes == 1 && e->is_alone && elapsed_ns > e->predict_ns)
         draft_gate_time(&m->gate, e->n_pass_rows, elapsed_ns - e->predict_ns);
 }
