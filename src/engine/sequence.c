@@ -148,8 +148,9 @@ static void lay_out(struct sequence_part *part, const struct model *model,
         arch_of(model)->state(model->arch, model_state_layer(model, i), &s);
         lay_out_layer(&part->layers[i], &s, kv_format,
                       part->blocks.n_positions, kv, recurrent);
-        kv += block_bytes(&s, kv_format, part->blocks.n_positions);
-        recurrent += recurrent_bytes(&s);
+        /* A rank without attention, or without recurrent layers, has no memory for them. */
+        kv = kv != NULL ? kv + block_bytes(&s, kv_format, part->blocks.n_positions) : NULL;
+        recurrent = recurrent != NULL ? recurrent + recurrent_bytes(&s) : NULL;
     }
     assert((uint64_t)(recurrent - (char *)part->block) == part->recurrent_bytes);
     assert((uint64_t)(kv - (char *)part->kv.at) == part->blocks.bytes);

@@ -82,7 +82,8 @@ int reader_pread_open(const struct reader_options *options, struct reader **out,
     for (unsigned i = 0; i < options->depth; i++) {
         struct pread_thread *t = &r->threads[i];
         t->reader = r;
-        t->bounce = r->bounces + i * (size_t)reader_bounce_bytes(options);
+        if (r->bounces != NULL)
+            t->bounce = r->bounces + i * (size_t)reader_bounce_bytes(options);
         int why = plat_thread_start(&t->thread, pread_main, t);
         if (why != 0) {
             pread_close(&r->base);

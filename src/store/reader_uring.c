@@ -488,7 +488,8 @@ static int uring_start(struct reader_uring *r, const struct reader_options *opti
     if (options->bounce_bytes > 0 && r->bounces == NULL)
         return FM_ERR_NOMEM;
     for (unsigned i = 0; i < r->depth; i++) {
-        r->requests[i].bounce = r->bounces + i * (size_t)reader_bounce_bytes(options);
+        if (r->bounces != NULL)
+            r->requests[i].bounce = r->bounces + i * (size_t)reader_bounce_bytes(options);
         r->free_requests[r->n_free++] = i;
     }
     int why = plat_thread_start(&r->thread, uring_main, r);

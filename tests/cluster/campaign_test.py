@@ -468,7 +468,7 @@ def command_round(plan, folder, found):
     ranges = folder / "ranges"
     write_ranges(ranges, "")
     words = plan.model.run_words() if plan.command == "run" else \
-        ["bench", "decode", plan.model.path, "--tokens", "400", "--repeat", "4",
+        ["bench", "decode", plan.model.path, "--tokens", "150", "--repeat", "2",
          "--verbose"]
     job = Job(plan, [*words, *plan.options()], ranges if plan.kind == "disk" else None)
     try:

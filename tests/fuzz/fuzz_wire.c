@@ -65,7 +65,8 @@ static int take_send(struct transport *t, uint32_t to, enum channel channel, con
     volatile unsigned sum = 0;
     (void)t, (void)to, (void)channel, (void)err;
     for (uint64_t i = 0; i < n; i++) /* a sanitizer sees what must not be read */
-        sum += ((const unsigned char *)bytes)[i];
+        sum = sum + ((const unsigned char *)bytes)[i];
+    (void)sum;
     *send = (struct transport_send){0};
     return 0;
 }
@@ -149,6 +150,15 @@ static struct transport ends[2] = {{&ops, 0, 2}, {&ops, 1, 2}};
 
 /* ---- the ranks */
 
+static char folder[] = "/tmp/fuzz-wire-XXXXXX";
+
+static void remove_folder(void)
+{
+    char command[64];
+    (void)snprintf(command, sizeof command, "rm -r %s", folder);
+    (void)!system(command);
+}
+
 static void open_ranks(void)
 {
     static const unsigned layers[] = {2, 2};
@@ -157,7 +167,6 @@ static void open_ranks(void)
     struct fm_model_options options = {.size = sizeof options};
     struct fm_cluster *cluster;
     struct fm_error err = {0};
-    char folder[] = "/tmp/fuzz-wire-XXXXXX";
     if (fm_cluster_join(&joining, &cluster, &err) != 0)
         require(false, err.text);
     options.cluster = cluster;
@@ -179,6 +188,7 @@ static void open_ranks(void)
     fuzz.other->t = &ends[1];
     fuzz.model->cluster->t = &ends[0];
     require(mkdtemp(folder) != NULL, "a folder can be made");
+    (void)atexit(remove_folder);
     fuzz.own_folder = open(".", O_RDONLY | O_DIRECTORY);
     fuzz.folder = open(folder, O_RDONLY | O_DIRECTORY);
     require(fuzz.own_folder >= 0 && fuzz.folder >= 0, "folders can be opened");
