@@ -119,13 +119,14 @@ static json_t *ranks_json(const struct jobs_stats *stats)
     for (unsigned i = 0; i < stats->n_ranks; i++) {
         const struct fm_rank_stats *s = &stats->ranks[i];
         (void)json_array_append_new(all, json_pack(
-            "{s:i, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:f}", "rank", (int)i,
+            "{s:i, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:f, s:I}", "rank", (int)i,
             "host", s->host, "first_layer", (int)s->first_layer, "n_layers", (int)s->n_layers,
             "memory_budget_bytes", (json_int_t)s->memory_budget_bytes, "n_expert_hits",
             (json_int_t)s->n_expert_hits, "n_expert_misses", (json_int_t)s->n_expert_misses,
             "bytes_read", (json_int_t)s->bytes_read, "read_wait_s",
             (double)s->read_wait_ns * 1e-9, "busy_s", (double)s->busy_ns * 1e-9, "bytes_sent",
-            (json_int_t)s->bytes_sent, "network_s", (double)s->network_ns * 1e-9));
+            (json_int_t)s->bytes_sent, "network_s", (double)s->network_ns * 1e-9,
+            "n_lone_passes", (json_int_t)s->n_lone_passes));
     }
     return all;
 }

@@ -207,7 +207,8 @@ export class MockServer {
             n_layers: first(i + 1) - first(i), memory_budget_bytes: 12 * 2 ** 30,
             n_expert_hits: Math.round(900 * s), n_expert_misses: Math.round(100 * (i + 1) * s),
             bytes_read: 120e6 * (i + 1) * s, read_wait_s: 0.1 * (i + 1) * s,
-            busy_s: i > 0 ? 0.3 * s : 0, bytes_sent: 500e3 * s, network_s: i === 0 ? 0.05 * s : 0,
+            busy_s: 0.3 * s, bytes_sent: 500e3 * s, network_s: i === 0 ? 0.05 * s : 0,
+            n_lone_passes: i === 0 ? 10 * s : 0,
         }));
     }
 

@@ -46,7 +46,7 @@ export class RankTable {
         }
         const first = this.#answers[0], seconds = (at - first.at) / 1000;
         ranks.forEach((rank, i) => this.#show(this.#rows[i], rank, first.ranks[i], seconds));
-        this.#showNetwork(first.ranks[0], ranks[0], seconds);
+        this.#showNetwork(first.ranks[0], ranks[0]);
     }
 
     #makeRows(ranks) {
@@ -70,15 +70,14 @@ export class RankTable {
         setText(cells.hits, digits(did.hits * 100));
         setText(cells.disk, digits(did.disk));
         setText(cells.wait, digits(did.wait * 100));
-        // The first rank does not count its own computing.
-        setText(cells.busy, now.busy_s > 0 ? digits(did.busy * 100) : "–");
+        setText(cells.busy, digits(did.busy * 100));
         setText(cells.sent, digits(did.sent));
     }
 
-    // Rank 0 knows how long passes were with no rank that computed.
-    #showNetwork(before, now, seconds) {
-        const part = seconds > 0 ? (now.network_s - before.network_s) / seconds : 0;
-        setText(byId("ranks-network"),
-                `Between the machines: ${digits(Math.min(part, 1) * 100)} % of the time`);
+    // Known of passes that are under way one at a time: others wait for each other, too.
+    #showNetwork(before, now) {
+        const passes = now.n_lone_passes - before.n_lone_passes;
+        const ms = passes > 0 ? 1000 * (now.network_s - before.network_s) / passes : NaN;
+        setText(byId("ranks-network"), `Between the machines: ${digits(ms)} ms a pass`);
     }
 }
