@@ -57,9 +57,8 @@ static int check_items(struct fm_evaluation *e, struct fm_error *err)
     return rc;
 }
 
-/* With so many pieces of a prompt for each rank, the ranks that wait for the first piece or have
- * passed on the last one wait for a small part of the time. Smaller ones take longer in all. */
-#define PIECES_PER_RANK 4
+/* Reading an expert takes as long as computing so many rows with it. */
+#define EXPERT_ROWS 6
 #define PIECE_MIN 128
 
 static struct fm_batch_item *item_of(const struct flight *f, uint32_t segment)
@@ -288,6 +287,21 @@ static void add_drafts(struct batch_segment *segment, const struct fm_session *s
     segment->n_drafts = s->draft.n;
 }
 
+/* Returns into how many pieces to cut a prompt for the ranks. m pieces of R rows take as long as
+ * m + ranks - 1 of them take one rank. Each reads nearly all experts, which takes as long as `sweep`
+ * rows: so the time is (m + ranks - 1) (sweep + R / m), and least for this m. */
+static uint32_t n_pieces(const struct fm_evaluation *e)
+{
+    const struct model_shape *shape = &e->m->engine.model->shape;
+    const double k = shape->n_experts_per_token > 0 ? shape->n_experts_per_token : 1;
+    const double sweep = EXPERT_ROWS * (shape->n_experts > 0 ? shape->n_experts : 1) / k;
+    const double best = (e->m->n_ranks - 1) * (double)e->n_tokens / sweep; /* squared */
+    uint32_t m = 1;
+    while ((m + 0.5) * (m + 0.5) < best)
+        m++;
+    return m;
+}
+
 /* Returns how many rows a pass gets. Ranks that have all their experts in memory take a long prompt
  * in several pieces, so that all of them have one at a time. */
 static uint32_t max_pass_rows(const struct fm_evaluation *e)
@@ -295,8 +309,8 @@ static uint32_t max_pass_rows(const struct fm_evaluation *e)
     const uint32_t max = engine_limits(&e->m->engine)->max_rows;
     if (e->is_decode || e->n_flights < 2 || !session_cluster_is_resident(e->m))
         return max;
-    const uint64_t share = (e->n_tokens + PIECES_PER_RANK * e->m->n_ranks - 1) /
-                           (PIECES_PER_RANK * e->m->n_ranks);
+    const uint32_t m = n_pieces(e);
+    const uint64_t share = (e->n_tokens + m - 1) / m;
     const uint64_t rows = share > PIECE_MIN ? share : PIECE_MIN;
     return rows < max ? (uint32_t)rows : max;
 }
