@@ -288,8 +288,8 @@ static void add_drafts(struct batch_segment *segment, const struct fm_session *s
 }
 
 /* Returns into how many pieces to cut a prompt for the ranks. m pieces of R rows take as long as
- * m + ranks - 1 of them take one rank. Each reads nearly all experts, which takes as long as `sweep`
- * rows: so the time is (m + ranks - 1) (sweep + R / m), and least for this m. */
+ * m + ranks - 1 of them take one rank. Each reads nearly all experts, which takes as long as
+ * `sweep` rows: so the time is (m + ranks - 1) (sweep + R / m), and least for this m. */
 static uint32_t n_pieces(const struct fm_evaluation *e)
 {
     const struct model_shape *shape = &e->m->engine.model->shape;
