@@ -74,7 +74,8 @@ static double check_position(struct fm_session *s, int32_t token, const float *e
     const uint32_t n = e->model->shape.vocabulary, last = s->sequence->position - 1;
     double worst = 0;
     const int32_t prompt[] = {token, token};
-    draft_mtp_follow(s, &(struct batch_segment){.tokens = prompt, .n_tokens = 2});
+    draft_mtp_follow(s, &(struct batch_segment){.tokens = prompt, .n_tokens = 2,
+                                                .position = s->sequence->position});
     if (s->mtp.n_rows != last + 1 || s->mtp.first != last || s->mtp.n_hidden != 1)
         die("position", "the block does not follow the tokens");
     for (uint32_t d = 0; d < DEPTH; d++) {
