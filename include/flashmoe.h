@@ -207,6 +207,14 @@ struct fm_model_info {
 FM_API int fm_model_info(const struct fm_model *model, struct fm_model_info *info);
 
 /* How the budget is spent, and counters since the model was opened. */
+/* One of several disks that a model lies on. */
+#define FM_DISKS_MAX 8
+struct fm_disk_stats {
+    const char *folder; /* valid while the model is open */
+    bool is_lost;       /* a mirror that is missing or has failed */
+    uint64_t bytes_read, busy_ns; /* busy: some read was in flight */
+};
+
 struct fm_stats {
     size_t size;
     uint64_t memory_budget_bytes; /* now */
@@ -254,6 +262,9 @@ struct fm_stats {
     uint64_t n_drafts_accepted_by[FM_DRAFT_SOURCES][FM_DRAFTS_MAX];
     /* What was decided: in how many passes a session had so many drafts. Where it may have some. */
     uint64_t n_draft_passes[1 + FM_DRAFTS_MAX];
+    unsigned n_disks; /* that experts are read from; 0: only one */
+    bool is_mirrored; /* each has all experts; else they are split */
+    struct fm_disk_stats disks[FM_DISKS_MAX];
 };
 /* Returns "mtp", "lookup", "grammar" or "given"; NULL for another number. */
 FM_API const char *fm_draft_source_name(unsigned source);

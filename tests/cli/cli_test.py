@@ -33,7 +33,8 @@ COMMANDS = {
     "run": "prompt file raw json-object json-schema routes trace stats logprobs profile json quiet "
            "verbose help " + PREFIX + SAMPLING + ENGINE,
     "chat": PREFIX + SAMPLING + ENGINE + "no-history quiet verbose help",
-    "pack": "experts dense embed head layers consume yes restart threads json quiet verbose help",
+    "pack": "experts dense embed head to mirror shares layers consume yes restart threads json "
+            "quiet verbose help",
     "verify": "threads json quiet help", "inspect": "kv json help",
     "tokenize": "prompt file plain ids count json help",
     "template": "tools no-generation-prompt set tokens json help",
@@ -41,7 +42,7 @@ COMMANDS = {
     "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
     "plan": "context routes disk-speed memory-speed " + MACHINE + " json quiet help",
     "cluster plan": "machines layers mpirun context routes " + MACHINE + " json quiet help",
-    "cluster probe": MACHINE + " json quiet verbose help",
+    "cluster probe": MACHINE + "json quiet verbose help", "completions": "help", "help": "man help",
     "bench decode": ENGINE + "tokens repeat prompt context routes profile json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
@@ -56,7 +57,6 @@ COMMANDS = {
              "key-heads value-heads key-dim value-dim conv interval vocab context form "
              "experts-format dense-format embed-format head-format split-size seed threads "
              "headers-only dry-run json quiet help",
-    "completions": "help", "help": "man help",
 }
 
 
