@@ -17,7 +17,7 @@ FAULTS = [
           'if (false)', ['pack.Split', 'pack.Mirror']),
     Fault('records are cut at the wrong place', 'src/pack/encode.c',
           'rc = write_file(to, f, data, n, record * part + within, err);',
-          'rc = write_file(to, f, data, n, record * part, err);', ['pack.Split']),
+          'rc = write_file(to, f, data, n, at, err);', ['pack.Split']),
     Fault('a part of another place is taken', 'src/format/packed_open.c',
           '(theirs.n != o->disks.n || theirs.here != i)', '(theirs.n != o->disks.n)',
           ['pack.Split']),
