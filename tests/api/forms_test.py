@@ -401,7 +401,7 @@ class Dropped(Forms):
                   "function_call": {"name": "f"}, "conversation": "conv_1",
                   "modalities": ["text", "audio"], "stop_token_ids": [1],
                   "allowed_token_ids": [5], "bad_words": ["x"], "min_tokens": 5,
-                  "ignore_eos": True, "use_beam_search": True,
+                  "use_beam_search": True,
                   "include_stop_str_in_output": True, "skip_special_tokens": False,
                   "add_generation_prompt": False, "continue_final_message": True,
                   "suffix": "x", "best_of": 3, "json_schema": 5, "guided_json": 5}

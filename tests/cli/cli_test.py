@@ -34,20 +34,21 @@ COMMANDS = {
            "verbose help " + PREFIX + SAMPLING + ENGINE,
     "chat": PREFIX + SAMPLING + ENGINE + "no-history quiet verbose help",
     "pack": "experts dense embed head layers consume yes restart threads json quiet verbose help",
-    "verify": "threads json quiet help", "inspect": "kv json help",
-    "tokenize": "prompt file plain ids count json help",
-    "template": "tools no-generation-prompt set tokens json help",
+    "tokenize": "prompt file plain ids count json help", "completions": "help", "help": "man help",
+    "template": "tools no-generation-prompt set tokens json help", "inspect": "kv json help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
     "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
     "plan": "context routes disk-speed memory-speed " + MACHINE + " json quiet help",
     "cluster plan": "machines layers mpirun context routes " + MACHINE + " json quiet help",
-    "cluster probe": MACHINE + " json quiet verbose help",
+    "cluster probe": MACHINE + " json quiet verbose help", "verify": "threads json quiet help",
     "bench decode": ENGINE + "tokens repeat prompt context routes profile json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
     "bench draft": ENGINE + "acceptance budgets tokens repeat svg temp routes json quiet help "
                    "verbose",
     "bench batch": ENGINE + "sequences tokens repeat prompt routes profile json quiet verbose help",
+    "bench serve": MACHINE + "users prompt prefix tokens repeat url api-key max-stall routes json "
+                   "quiet verbose help",
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
     "bench replay": "residency tiers experts used layers tokens json help",
@@ -56,7 +57,6 @@ COMMANDS = {
              "key-heads value-heads key-dim value-dim conv interval vocab context form "
              "experts-format dense-format embed-format head-format split-size seed threads "
              "headers-only dry-run json quiet help",
-    "completions": "help", "help": "man help",
 }
 
 
