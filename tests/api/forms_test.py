@@ -419,6 +419,15 @@ class Dropped(Forms):
         self.refused("/v1/chat/completions", {**self.asks["/v1/chat/completions"], **both},
                      "json_schema")
 
+    def test_ignored_ends(self):
+        ask = {**self.asks["/v1/chat/completions"], "max_tokens": 50, "temperature": 0}
+        for fields, reason in (({}, "stop"), ({"ignore_eos": True}, "length"),
+                               ({"ignore_eos": True, "logit_bias": {"5": -100}}, "length")):
+            status, answer = self.server.post("/v1/chat/completions", {**ask, **fields})
+            self.assertEqual(status, 200, answer)
+            self.assertEqual(answer["choices"][0]["finish_reason"], reason, fields)
+            self.assertEqual(answer["usage"]["completion_tokens"] == 50, reason == "length")
+
     def test_unset_and_unknown_are_ignored(self):
         unset = {"grammar": "", "guided_regex": None, "guided_choice": [], "functions": [],
                  "function_call": "auto", "conversation": None, "modalities": ["text"],
