@@ -42,16 +42,30 @@ uint64_t api_key_of(const char *text)
 
 /* ---- fields that dialects share ------------------------------------------------------------- */
 
+/* Writes a bias that forbids each token which ends an answer, up to `max` of them. Returns how many
+ * there are. */
+static size_t forbid_ends(const struct api_call *call, unsigned vocabulary, size_t max,
+                          struct fm_logit_bias *bias)
+{
+    size_t n = 0;
+    for (unsigned id = 0; id < vocabulary; id++)
+        if (fm_token_is_stop(call->context->model, (int32_t)id) && n++ < max)
+            bias[n - 1] = (struct fm_logit_bias){(int32_t)id, -INFINITY};
+    return n;
+}
+
 static void read_bias(struct api_call *call, const struct fields *f, struct job_spec *spec)
 {
     const json_t *bias = fields_object(f, "logit_bias");
-    const size_t n = json_object_size(bias);
+    const bool ignores_ends = fields_bool(f, "ignore_eos", false);
     struct fm_model_info info = {.size = sizeof info};
     const char *key;
     json_t *value;
+    fm_model_info(call->context->model, &info);
+    const size_t n_ends = ignores_ends ? forbid_ends(call, info.vocabulary, 0, NULL) : 0;
+    const size_t n = json_object_size(bias) + n_ends;
     if (n == 0)
         return;
-    fm_model_info(call->context->model, &info);
     if (n > LOGIT_BIAS_MAX) {
         (void)fields_fail(f, "logit_bias", "must have at most 1024 tokens");
         return;
@@ -62,6 +76,8 @@ static void read_bias(struct api_call *call, const struct fields *f, struct job_
         return;
     }
     spec->sampling.logit_bias = spec->bias;
+    spec->sampling.n_logit_bias =
+        (unsigned)forbid_ends(call, n_ends > 0 ? info.vocabulary : 0, n_ends, spec->bias);
     json_object_foreach((json_t *)bias, key, value) {
         uint64_t id = 0;
         for (const char *c = key; *c != '\0'; c++)

@@ -186,7 +186,6 @@ int constrain_fields(struct api_call *call, const struct fields *f, bool is_comp
         {"allowed_token_ids", "is not supported", false},
         {"bad_words", "is not supported: 'logit_bias' forbids tokens", false},
         {"min_tokens", "is not supported", false},
-        {"ignore_eos", "is not supported", false},
         {"use_beam_search", "is not supported", false},
         {"include_stop_str_in_output", "is not supported", false},
         {"skip_special_tokens", "must be true", false},

@@ -456,6 +456,7 @@ static int open_jobs(struct server *s, struct fm_error *err)
                                      .texts = s->texts, .account = &s->account,
                                      .preparers = s->preparers, .n_parallel = o->n_parallel,
                                      .n_sessions = o->n_sessions, .n_queue = o->n_queue,
+                                     .stall_ns = (uint64_t)o->stall_ms * 1000000u,
                                      .unsent_max = unsent_max(s),
                                      .notify = wake, .ctx = s};
     return jobs_open(&how, &s->jobs, err);
@@ -496,6 +497,13 @@ int server_open(const struct server_options *options, struct server **out, struc
 unsigned server_port(const struct server *s)
 {
     return s->port;
+}
+
+void server_counts(struct server *s, struct server_counts *counts)
+{
+    struct jobs_stats stats;
+    jobs_stats(s->jobs, &stats);
+    *counts = (struct server_counts){.model = stats.model, .passed_ns = stats.passed_ns};
 }
 
 bool server_is_exposed(const struct server *s)

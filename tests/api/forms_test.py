@@ -401,7 +401,7 @@ class Dropped(Forms):
                   "function_call": {"name": "f"}, "conversation": "conv_1",
                   "modalities": ["text", "audio"], "stop_token_ids": [1],
                   "allowed_token_ids": [5], "bad_words": ["x"], "min_tokens": 5,
-                  "ignore_eos": True, "use_beam_search": True,
+                  "use_beam_search": True,
                   "include_stop_str_in_output": True, "skip_special_tokens": False,
                   "add_generation_prompt": False, "continue_final_message": True,
                   "suffix": "x", "best_of": 3, "json_schema": 5, "guided_json": 5}
@@ -418,6 +418,15 @@ class Dropped(Forms):
         both = {"response_format": {"type": "json_object"}, "json_schema": SCHEMA}
         self.refused("/v1/chat/completions", {**self.asks["/v1/chat/completions"], **both},
                      "json_schema")
+
+    def test_ignored_ends(self):
+        ask = {**self.asks["/v1/chat/completions"], "max_tokens": 50, "temperature": 0}
+        for fields, reason in (({}, "stop"), ({"ignore_eos": True}, "length"),
+                               ({"ignore_eos": True, "logit_bias": {"5": -100}}, "length")):
+            status, answer = self.server.post("/v1/chat/completions", {**ask, **fields})
+            self.assertEqual(status, 200, answer)
+            self.assertEqual(answer["choices"][0]["finish_reason"], reason, fields)
+            self.assertEqual(answer["usage"]["completion_tokens"] == 50, reason == "length")
 
     def test_unset_and_unknown_are_ignored(self):
         unset = {"grammar": "", "guided_regex": None, "guided_choice": [], "functions": [],
