@@ -107,6 +107,19 @@ static int take_json(struct api_call *call, const json_t *value, const char *nam
     return take_schema_at(call, value, name, NULL, 0);
 }
 
+int constrain_value(struct api_call *call, const json_t *format, const char *name)
+{
+    const char *word = json_string_value(format);
+    if (format == NULL || (word != NULL && word[0] == '\0'))
+        return 0;
+    if (word != NULL && strcmp(word, "json") == 0)
+        return take_object(call, name);
+    if (!json_is_object(format))
+        return api_fail(&call->error, API_BAD, name, "'%s' must be \"json\" or a JSON schema",
+                        name);
+    return take_json(call, format, name);
+}
+
 /* Reads vLLM's field: one member defines the form of the answer. */
 static int read_structured(struct api_call *call, const struct fields *f)
 {
@@ -163,41 +176,41 @@ static bool is_harmless(const char *name, const json_t *value)
     return is_empty(value);
 }
 
-int constrain_fields(struct api_call *call, const struct fields *f, bool is_completions)
+int constrain_fields(struct api_call *call, const struct fields *f, unsigned own)
 {
-    static const struct {
+    const bool continues = json_is_true(fields_find(f, "continue_final_message"));
+    const struct {
         const char *name, *why;
-        bool is_of_completions; /* completions read it themselves */
+        unsigned own; /* who reads it */
     } refused[] = {
-        {"grammar", ONLY_JSON, false},
-        {"guided_regex", ONLY_JSON, false},
-        {"guided_choice", ONLY_JSON, false},
-        {"guided_grammar", ONLY_JSON, false},
-        {"guided_whitespace_pattern", ONLY_JSON, false},
-        {"structural_tag", ONLY_JSON, false},
-        {"regex", ONLY_JSON, false},
-        {"ebnf", ONLY_JSON, false},
-        {"functions", "is not supported: send them as 'tools'", false},
-        {"function_call", "is not supported: send 'tools' and 'tool_choice'", false},
+        {"grammar", ONLY_JSON, 0},
+        {"guided_regex", ONLY_JSON, 0},
+        {"guided_choice", ONLY_JSON, 0},
+        {"guided_grammar", ONLY_JSON, 0},
+        {"guided_whitespace_pattern", ONLY_JSON, 0},
+        {"structural_tag", ONLY_JSON, 0},
+        {"regex", ONLY_JSON, 0},
+        {"ebnf", ONLY_JSON, 0},
+        {"functions", "is not supported: send them as 'tools'", 0},
+        {"function_call", "is not supported: send 'tools' and 'tool_choice'", 0},
         {"conversation", "is not supported: this server stores none; send all messages with the "
-                         "request", false},
-        {"modalities", "must contain only text", false},
-        {"stop_token_ids", "is not supported: send their texts as stop strings", false},
-        {"allowed_token_ids", "is not supported", false},
-        {"bad_words", "is not supported: 'logit_bias' forbids tokens", false},
-        {"min_tokens", "is not supported", false},
-        {"ignore_eos", "is not supported", false},
-        {"use_beam_search", "is not supported", false},
-        {"include_stop_str_in_output", "is not supported", false},
-        {"skip_special_tokens", "must be true", false},
-        {"add_generation_prompt", "must be true", false},
-        {"continue_final_message", "is not supported: an answer always starts a new turn", false},
-        {"suffix", "is not supported", true},
-        {"echo", "is not supported here", true},
-        {"best_of", "is not supported here", true},
+                         "request", 0},
+        {"modalities", "must contain only text", 0},
+        {"stop_token_ids", "is not supported: send their texts as stop strings", 0},
+        {"allowed_token_ids", "is not supported", 0},
+        {"bad_words", "is not supported: 'logit_bias' forbids tokens", 0},
+        {"min_tokens", "is not supported", 0},
+        {"use_beam_search", "is not supported", 0},
+        {"include_stop_str_in_output", "is not supported", 0},
+        {"skip_special_tokens", "must be true", 0},
+        {"add_generation_prompt", "must be true", continues ? CONSTRAIN_OWN_TURN : 0},
+        {"continue_final_message", "is not supported here", CONSTRAIN_OWN_TURN},
+        {"suffix", "is not supported here", CONSTRAIN_OWN_TEXT},
+        {"echo", "is not supported here", CONSTRAIN_OWN_TEXT},
+        {"best_of", "is not supported here", CONSTRAIN_OWN_TEXT},
     };
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
-        if (!(is_completions && refused[i].is_of_completions) &&
+        if ((own & refused[i].own) == 0 &&
             !is_harmless(refused[i].name, fields_find(f, refused[i].name)))
             return fields_fail(f, refused[i].name, refused[i].why);
     const json_t *schema = fields_find(f, "json_schema"), *guided = fields_find(f, "guided_json");
@@ -309,6 +322,12 @@ static int open_form(struct api_call *call, struct grammar_form form, const char
     struct fm_error err = {0};
     bool blames_tools = false;
     form.blames_tools = &blames_tools;
+    if (spec->ignores_stops)
+        return api_fail(&call->error, API_BAD, "ignore_eos", "'ignore_eos' cannot be combined with "
+                        "'%s', which says where the answer ends", name);
+    if (spec->is_continued)
+        return api_fail(&call->error, API_BAD, name, "'%s' cannot be combined with a last message "
+                        "of the assistant that is continued: end with another message", name);
     const int rc = fm_grammar_open_form(call->context->model, &form, &spec->grammar, &err);
     if (rc == 0)
         return check_bias(call, spec, name);

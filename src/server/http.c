@@ -25,6 +25,12 @@ static const struct endpoint endpoints[] = {
     {.path = "/tokenize", .method = "POST", .look = api_tokenize},
     {.path = "/detokenize", .method = "POST", .look = api_detokenize},
     {.path = "/apply-template", .method = "POST", .look = api_apply_template},
+    {.path = "/api/version", .method = "GET", .get = get_ollama_version},
+    {.path = "/api/tags", .method = "GET", .get = get_ollama_tags},
+    {.path = "/api/ps", .method = "GET", .get = get_ollama_ps},
+    {.path = "/api/show", .method = "POST", .look = api_ollama_show},
+    {.path = "/api/chat", .method = "POST", .api = &api_ollama_chat},
+    {.path = "/api/generate", .method = "POST", .api = &api_ollama_generate},
 };
 
 /* Finds the endpoint. /v1 is optional. /models/NAME is handled like the list; other paths are files
@@ -200,7 +206,7 @@ static enum MHD_Result begin_call(struct request *r)
     }
     r->written_ns = plat_now_ns();
     if (r->call.is_stream) /* sends something at once, so that the headers are sent */
-        return text_add_string(&r->out, ": queued\n\n") ? reply_stream(r) : MHD_NO;
+        return text_add_string(&r->out, r->call.api->hello) ? reply_stream(r) : MHD_NO;
     r->is_suspended = true;
     MHD_suspend_connection(r->connection);
     return MHD_YES;
@@ -266,6 +272,17 @@ static void refuse_body(struct request *r)
     reply_error_at_once(r);
 }
 
+/* Returns whose form errors have. */
+static enum api_dialect dialect_of(struct MHD_Connection *connection, const char *url)
+{
+    if (strncmp(url, "/api/", 5) == 0)
+        return API_OLLAMA;
+    return strncmp(url, "/v1/messages", 12) == 0 ||
+                   MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
+                                               "anthropic-version") != NULL
+               ? API_ANTHROPIC : API_OPENAI;
+}
+
 static struct request *new_request(struct server *server, struct MHD_Connection *connection,
                                    const char *url, const char *method)
 {
@@ -285,10 +302,7 @@ static struct request *new_request(struct server *server, struct MHD_Connection 
         r->client->request = r;
     server->n_requests++;
     r->endpoint = strlen(url) < sizeof r->path ? find_endpoint(url) : NULL;
-    r->dialect = strncmp(url, "/v1/messages", 12) == 0 ||
-                         MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
-                                                     "anthropic-version") != NULL
-                     ? API_ANTHROPIC : API_OPENAI;
+    r->dialect = dialect_of(connection, url);
     return r;
 }
 
