@@ -104,6 +104,8 @@ static int take_event(void *ctx, const struct fm_answer_event *event, struct fm_
         like.kind = JOB_CHOICE_END;
         like.end = job_end_of(event);
         like.stop = event->stop;
+        like.n_prompt = a->o.spec->prompts[a->o.prompt].n_ids;
+        like.n_done = fm_answer_n_tokens(a->answer);
         return give(a, &like, "", 0);
     }
     return 0;

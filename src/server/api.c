@@ -78,9 +78,29 @@ static size_t count_stops(const struct api_call *call, unsigned vocabulary)
     return n;
 }
 
-static void read_bias(struct api_call *call, const struct fields *f, struct job_spec *spec)
+/* Returns a new object {id: bias}. llama-server has a list of [id, bias], where false forbids. */
+static json_t *bias_object(const struct fields *f)
 {
-    const json_t *bias = fields_object(f, "logit_bias");
+    const json_t *bias = fields_find(f, "logit_bias");
+    char key[24];
+    if (!json_is_array(bias))
+        return json_incref((json_t *)fields_object(f, "logit_bias"));
+    json_t *object = json_object();
+    for (size_t i = 0; i < json_array_size(bias); i++) {
+        const json_t *pair = json_array_get(bias, i), *value = json_array_get(pair, 1);
+        if (!json_is_integer(json_array_get(pair, 0)))
+            (void)fields_fail(f, "logit_bias", "must have ids of tokens");
+        (void)snprintf(key, sizeof key, "%lld",
+                       (long long)json_integer_value(json_array_get(pair, 0)));
+        (void)json_object_set_new(object, key, json_is_false(value) ? json_integer(-100)
+                                  : value != NULL ? json_incref((json_t *)value) : json_null());
+    }
+    return object;
+}
+
+static void take_bias(struct api_call *call, const struct fields *f, json_t *bias,
+                      struct job_spec *spec)
+{
     const size_t n = json_object_size(bias);
     struct fm_model_info info = {.size = sizeof info};
     const char *key;
@@ -100,7 +120,7 @@ static void read_bias(struct api_call *call, const struct fields *f, struct job_
         return;
     }
     spec->sampling.logit_bias = spec->bias;
-    json_object_foreach((json_t *)bias, key, value) {
+    json_object_foreach(bias, key, value) {
         uint64_t id = 0;
         for (const char *c = key; *c != '\0'; c++)
             id = *c >= '0' && *c <= '9' && id < INT32_MAX ? id * 10 + (uint64_t)(*c - '0')
@@ -117,6 +137,13 @@ static void read_bias(struct api_call *call, const struct fields *f, struct job_
     }
     if (spec->ignores_stops)
         forbid_stops(call, info.vocabulary, n_room, spec);
+}
+
+static void read_bias(struct api_call *call, const struct fields *f, struct job_spec *spec)
+{
+    json_t *bias = bias_object(f);
+    take_bias(call, f, bias, spec);
+    json_decref(bias);
 }
 
 /* Reads how many last tokens penalties see: -1 is all of them, and 0 switches them off. */
@@ -194,50 +221,6 @@ void api_read_stops(struct api_call *call, const struct fields *f, const char *n
         add_stop(call, f, name, json_array_get(stop, i), spec);
 }
 
-int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, size_t n_ids)
-{
-    const unsigned max = call->context->n_context;
-    int rc = 0;
-    if (n_ids == 0)
-        rc = api_fail(&call->error, API_BAD, "prompt", "the prompt has no tokens");
-    else if (n_ids >= max)
-        rc = api_fail(&call->error, API_CONTEXT, "messages", "prompt is too long: %zu tokens > %u "
-                      "maximum; the context holds %u, of which the answer needs one at least, and "
-                      "the server's --context sets it", n_ids, max - 1, max);
-    else if (spec->n_prompts == JOB_PROMPTS_MAX)
-        rc = api_fail(&call->error, API_BAD, "prompt", "'prompt' must have at most %d prompts",
-                      JOB_PROMPTS_MAX);
-    if (rc != 0) {
-        fm_free(ids);
-        return rc;
-    }
-    spec->prompts[spec->n_prompts++] = (struct job_prompt){ids, n_ids};
-    return 0;
-}
-
-int api_add_text(struct api_call *call, struct job_spec *spec, const json_t *text,
-                 const char *field)
-{
-    struct fm_error err = {0};
-    int32_t *ids = NULL;
-    size_t n_ids = 0;
-    struct fm_model_info info = {.size = sizeof info};
-    fm_model_info(call->context->model, &info);
-    const size_t bytes = json_string_length(text);
-    const size_t n_min = info.max_token_bytes > 0 ? bytes / info.max_token_bytes : 0;
-    if (n_min >= call->context->n_context)
-        return api_fail(&call->error, API_CONTEXT, field, "prompt is too long: at least %zu "
-                        "tokens > %u maximum (%zu bytes, and no token has more than %u); send "
-                        "less, or raise the server's --context", n_min,
-                        call->context->n_context - 1, bytes, info.max_token_bytes);
-    const int rc = fm_tokenize(call->context->model, json_string_value(text),
-                               json_string_length(text), FM_TEXT_WITH_SPECIAL | FM_TEXT_WITH_PREFIX,
-                               &ids, &n_ids, &err);
-    if (rc != 0)
-        return api_fail(&call->error, api_fault_of(rc), field, "%s", err.text);
-    return api_add_prompt(call, spec, ids, n_ids);
-}
-
 /* ---- calls -------------------------------------------------------------------------------- */
 
 static uint64_t json_bytes(const json_t *value)
@@ -267,7 +250,7 @@ int api_call_read(struct api_call *call, const struct api *api, const struct api
         spec->n_max = context->n_answer;
     if (rc == 0) {
         call->n_choices = call->idle_reason != NULL ? 1 : spec->n_prompts * spec->n_choices;
-        call->echo_bytes = json_bytes(call->request) + spec->n_choices * json_bytes(call->echo);
+        call->echo_bytes += json_bytes(call->request) + spec->n_choices * json_bytes(call->echo);
         call->choices = mem_new(call->n_choices, sizeof *call->choices, "the answers", NULL);
         if (call->choices == NULL)
             rc = api_fail(&call->error, API_INTERNAL, NULL, "out of memory for the answers");
@@ -310,6 +293,14 @@ static bool add_logprobs(struct api_choice *c, const struct job_logprobs *logpro
     return true;
 }
 
+void api_choice_end(struct api_choice *c, const struct job_event *event)
+{
+    c->end = event->end;
+    c->stop = event->stop;
+    c->n_prompt = event->n_prompt;
+    c->n_answer = event->n_done;
+}
+
 static bool collect(struct api_call *call, const struct job_event *event)
 {
     if (event->choice >= call->n_choices)
@@ -318,6 +309,8 @@ static bool collect(struct api_call *call, const struct job_event *event)
     switch (event->kind) {
     case JOB_PROMPT:
         return add_logprobs(c, &event->logprobs);
+    case JOB_EMBEDDING:
+        return text_buffer_add(&c->content, event->text, event->text_bytes);
     case JOB_REASONING:
         return add_logprobs(c, &event->logprobs) &&
                text_buffer_add(&c->reasoning, event->text, event->text_bytes);
@@ -341,8 +334,7 @@ static bool collect(struct api_call *call, const struct job_event *event)
             c->calls[c->n_calls - 1].is_broken = event->is_broken;
         return true;
     case JOB_CHOICE_END:
-        c->end = event->end;
-        c->stop = event->stop;
+        api_choice_end(c, event);
         return add_logprobs(c, &event->logprobs);
     default:
         return true;

@@ -41,6 +41,7 @@ struct api_choice {
     struct job_logprobs logprobs;
     enum job_end end;
     unsigned stop;
+    uint64_t n_prompt, n_answer; /* tokens; known at its end */
 };
 
 /* Lists of log probabilities, one item per token. */
@@ -49,6 +50,7 @@ enum api_list {
     API_LIST_TOKENS,  /* the token's text */
     API_LIST_VALUES,  /* its log probability */
     API_LIST_TOPS,    /* {text of an alternative: its log probability} */
+    API_LIST_IDS,     /* the token's id */
 };
 
 /* An answer that is written in pieces. A log probability takes eight bytes in memory, ten times as
@@ -77,6 +79,8 @@ struct api_call {
     int64_t created_s;
     char model[128]; /* as named in the request */
     bool wants_usage, wants_progress, has_logprobs;
+    bool wants_tokens; /* llama-server: the ids of the answer's tokens */
+    bool is_base64;    /* embeddings: the form of a vector */
     json_t *echo;      /* completions: texts of the prompts, repeated before the answers; or NULL */
     uint64_t echo_bytes; /* JSON size of the parts of the request that the response repeats */
     json_t *request;   /* responses: fields that the response repeats */
@@ -120,6 +124,7 @@ struct api {
 
 extern const struct api api_chat, api_completions, api_messages, api_responses;
 extern const struct api api_ollama_chat, api_ollama_generate;
+extern const struct api api_llama_completion, api_llama_infill, api_embeddings;
 
 /* Starts a call: parses the request and builds its prompt. Returns 0, or -1 with call->error. */
 int api_call_read(struct api_call *call, const struct api *api, const struct api_context *context,
@@ -148,7 +153,16 @@ uint64_t api_key_of(const char *text);
 /* Adds a prompt and takes over its ids. Fails if the context cannot hold it. */
 int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, size_t n_ids);
 
-/* Tokenizes a prompt and adds it. `field` is its name in errors. */
+/* Refuses a text of so many bytes that certainly has too many tokens. `field` is its name in
+ * errors, here and below. */
+int api_check_bytes(struct api_call *call, size_t bytes, const char *field);
+/* Reads a text, a list of texts, a list of tokens, or a list of token lists. Keeps the texts if
+ * call->echo is an array. */
+int api_read_prompts(struct api_call *call, const json_t *prompt, const char *field,
+                     struct job_spec *spec);
+/* Keeps the text of these tokens in call->echo. */
+void api_echo_tokens(struct api_call *call, const int32_t *ids, size_t n);
+/* Tokenizes a prompt and adds it. */
 int api_add_text(struct api_call *call, struct job_spec *spec, const json_t *text,
                  const char *field);
 
@@ -160,6 +174,10 @@ bool api_frame_logprobs(struct api_call *call, json_t *value, const struct job_l
 /* Returns a mark that stands for a list of the choice's log probabilities. */
 json_t *api_logprobs_mark(unsigned choice, enum api_list list);
 json_t *api_buffer_json(const struct text_buffer *buffer);
+/* Returns what llama-server's clients know as timings. */
+json_t *api_timings_json(const struct job_usage *usage);
+/* Keeps how an answer ended, from JOB_CHOICE_END. */
+void api_choice_end(struct api_choice *choice, const struct job_event *event);
 
 /* ---- an answer in pieces -------------------------------------------------------------------- */
 

@@ -370,6 +370,7 @@ static bool write_messages(struct api_call *call, const struct job_event *event)
     case JOB_CALL_END:
         return close_block(call);
     case JOB_PROMPT:
+    case JOB_EMBEDDING:
         return true;
     case JOB_CHOICE_END:
         return write_end(call, event);

@@ -40,8 +40,8 @@ static json_t *entry_json(const struct fm_model *model, const struct fm_logprob 
     json_t *raw = json_array();
     for (size_t i = 0; i < bytes; i++)
         (void)json_array_append_new(raw, json_integer((unsigned char)text[i]));
-    return json_pack("{s:o, s:o, s:o}", "token", token_json(model, p), "logprob", value_json(p),
-                     "bytes", raw);
+    return json_pack("{s:i, s:o, s:o, s:o}", "id", (int)p->id, "token", token_json(model, p),
+                     "logprob", value_json(p), "bytes", raw);
 }
 
 /* Returns the list's item for the token at `at`, which is followed by its alternatives. */
@@ -52,6 +52,8 @@ static json_t *item_json(const struct fm_model *model, enum api_list list,
         return token_json(model, at);
     if (list == API_LIST_VALUES)
         return value_json(at);
+    if (list == API_LIST_IDS)
+        return json_integer(at->id);
     if (list == API_LIST_TOPS && isnan(at->logprob))
         return json_null();
     json_t *entry = list == API_LIST_ENTRIES ? entry_json(model, at) : json_object();

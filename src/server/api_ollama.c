@@ -5,6 +5,7 @@
 #include "base/plat.h"
 #include "server/constrain.h"
 #include "server/fields.h"
+#include "server/infill.h"
 #include "server/text_json.h"
 
 /* ---- reading -------------------------------------------------------------------------------- */
@@ -122,14 +123,17 @@ static int read_generate(struct api_call *call, const json_t *body, struct job_s
     if (prompt != NULL && !json_is_string(prompt))
         (void)fields_fail(&f, "prompt", "must be a string");
     const bool is_raw = fields_bool(&f, "raw", false);
-    if (json_string_length(suffix) > 0)
-        (void)fields_fail(&f, "suffix", "is not supported");
+    if (suffix != NULL && !json_is_string(suffix))
+        (void)fields_fail(&f, "suffix", "must be a string");
     if (call->error.fault != API_GOOD || json_string_length(prompt) == 0)
         return read_nothing(call, &f);
-    if (!is_raw)
+    if (!is_raw && json_string_length(suffix) == 0)
         return read_turn(call, &f, prompt, spec);
     if (constrain_answer(NULL, call, spec) != 0)
         return -1;
+    const struct infill what = {.prefix = prompt, .suffix = suffix, .field = "suffix"};
+    if (json_string_length(suffix) > 0)
+        return infill_add_prompt(call, spec, &what);
     return api_add_text(call, spec, prompt, "prompt");
 }
 

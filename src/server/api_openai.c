@@ -3,6 +3,7 @@
 
 #include "server/constrain.h"
 #include "server/fields.h"
+#include "server/infill.h"
 #include "server/text_json.h"
 
 /* ---- reading: conversations ----------------------------------------------------------------- */
@@ -179,75 +180,6 @@ static int read_chat(struct api_call *call, const json_t *body, struct job_spec 
     return rc;
 }
 
-static int add_text_prompt(struct api_call *call, struct job_spec *spec, const json_t *text)
-{
-    if (call->echo != NULL)
-        (void)json_array_append(call->echo, (json_t *)text); /* without memory the request fails */
-    return api_add_text(call, spec, text, "prompt");
-}
-
-/* Keeps the text of these tokens, to repeat it. */
-static void echo_tokens(struct api_call *call, const int32_t *ids, size_t n)
-{
-    struct text_buffer text = {0};
-    for (size_t i = 0; i < n; i++) {
-        size_t bytes = 0;
-        const char *piece = fm_token_text(call->context->model, ids[i], &bytes);
-        if (piece != NULL)
-            (void)text_buffer_add(&text, piece, bytes);
-    }
-    (void)json_array_append_new(call->echo, api_buffer_json(&text));
-    text_buffer_clear(&text);
-}
-
-static int add_token_prompt(struct api_call *call, struct job_spec *spec, const json_t *list)
-{
-    struct fm_model_info info = {.size = sizeof info};
-    const size_t n = json_array_size(list);
-    int32_t *ids = mem_new(n, sizeof *ids, "a prompt", NULL);
-    fm_model_info(call->context->model, &info);
-    if (ids == NULL)
-        return api_fail(&call->error, API_INTERNAL, NULL, "out of memory for the prompt");
-    for (size_t i = 0; i < n; i++) {
-        const json_t *id = json_array_get(list, i);
-        const json_int_t value = json_integer_value(id);
-        if (!json_is_integer(id) || value < 0 || value >= info.vocabulary) {
-            mem_free(ids);
-            return api_fail(&call->error, API_BAD, "prompt", "'prompt' has an invalid token at "
-                            "index %zu; tokens are 0 to %u", i, info.vocabulary - 1);
-        }
-        ids[i] = (int32_t)value;
-    }
-    if (call->echo != NULL)
-        echo_tokens(call, ids, n);
-    return api_add_prompt(call, spec, ids, n);
-}
-
-/* Reads a text, a list of texts, a list of tokens, or a list of token lists. */
-static int read_prompts(struct api_call *call, const json_t *prompt, struct job_spec *spec)
-{
-    const json_t *first = json_array_get(prompt, 0);
-    if (json_is_string(prompt))
-        return add_text_prompt(call, spec, prompt);
-    if (json_is_integer(first))
-        return add_token_prompt(call, spec, prompt);
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < json_array_size(prompt); i++) {
-        const json_t *one = json_array_get(prompt, i);
-        if (json_is_string(one))
-            rc = add_text_prompt(call, spec, one);
-        else if (json_is_array(one))
-            rc = add_token_prompt(call, spec, one);
-        else
-            rc = api_fail(&call->error, API_BAD, "prompt", "'prompt[%zu]' must be a string or an "
-                          "array of tokens", i);
-    }
-    if (rc == 0 && first == NULL)
-        rc = api_fail(&call->error, API_BAD, "prompt", "'prompt' must be a string, an array of "
-                      "strings, or an array of tokens");
-    return rc;
-}
-
 static int read_completions(struct api_call *call, const json_t *body, struct job_spec *spec)
 {
     const struct fields f = {body, &call->error, ""};
@@ -259,17 +191,23 @@ static int read_completions(struct api_call *call, const json_t *body, struct jo
     if (fields_uint(&f, "best_of", 1, JOB_CHOICES_MAX, 1) > spec->n_choices)
         (void)fields_fail(&f, "best_of", "must not be more than 'n'");
     const char *suffix = fields_string(&f, "suffix", "");
-    if (suffix[0] != '\0')
-        (void)fields_fail(&f, "suffix", "is not supported");
+    if (suffix[0] != '\0' && !json_is_string(prompt))
+        (void)fields_fail(&f, "suffix", "needs 'prompt' to be one text");
     if (fields_bool(&f, "echo", false)) {
         call->echo = json_array();
         spec->wants_prompt_logprobs = spec->wants_logprobs;
         if (spec->wants_logprobs && spec->n_choices > 1)
             (void)fields_fail(&f, "echo", "with 'logprobs' needs 'n' to be 1");
+        if (suffix[0] != '\0')
+            (void)fields_fail(&f, "echo", "cannot be combined with 'suffix'");
     }
     if (call->error.fault != API_GOOD || constrain_answer(NULL, call, spec) != 0)
         return -1;
-    return read_prompts(call, prompt, spec);
+    if (suffix[0] == '\0')
+        return api_read_prompts(call, prompt, "prompt", spec);
+    const struct infill what = {.prefix = prompt, .suffix = fields_find(&f, "suffix"),
+                                .field = "suffix"};
+    return infill_add_prompt(call, spec, &what);
 }
 
 /* ---- writing -------------------------------------------------------------------------------- */
@@ -290,31 +228,11 @@ static json_t *usage_json(const struct job_usage *u)
                      (json_int_t)u->n_reasoning);
 }
 
-/* What llama-server's clients know as timings. */
-static json_t *timings_json(const struct job_usage *u)
-{
-    const double decode_s = (double)u->decode_ns * 1e-9;
-    json_t *timings = json_pack(
-        "{s:I, s:I, s:f, s:I, s:f, s:f}", "cache_n", (json_int_t)u->n_cached, "prompt_n",
-        (json_int_t)(u->n_prompt - u->n_cached), "prompt_ms", (double)u->prefill_ns * 1e-6,
-        "predicted_n", (json_int_t)u->n_answer, "predicted_ms", decode_s * 1e3,
-        "predicted_per_second",
-        decode_s > 0 && u->n_answer > 1 ? (double)(u->n_answer - 1) / decode_s : 0.0);
-    if (u->n_draft_passes > 0) {
-        (void)json_object_set_new(timings, "draft_n", json_integer((json_int_t)u->n_drafted));
-        (void)json_object_set_new(timings, "draft_n_accepted",
-                                  json_integer((json_int_t)u->n_accepted));
-        (void)json_object_set_new(timings, "draft_passes",
-                                  json_integer((json_int_t)u->n_draft_passes));
-    }
-    return timings;
-}
-
 /* Adds what a whole answer took. */
 static void add_usage(json_t *object, const struct job_usage *u)
 {
     (void)json_object_set_new(object, "usage", usage_json(u));
-    (void)json_object_set_new(object, "timings", timings_json(u));
+    (void)json_object_set_new(object, "timings", api_timings_json(u));
 }
 
 /* Returns the common fields of every object; takes the reference `choices`. */
@@ -413,6 +331,7 @@ static bool write_chat(struct api_call *call, const struct job_event *event)
                                     text_json(event->text, event->text_bytes)),
                           NULL, NULL);
     case JOB_PROMPT:
+    case JOB_EMBEDDING:
     case JOB_CALL_END:
         return true;
     case JOB_CHOICE_END:

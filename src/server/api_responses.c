@@ -476,6 +476,7 @@ static bool write_responses(struct api_call *call, const struct job_event *event
                                (unsigned long long)event->n_done,
                                (unsigned long long)event->n_prompt);
     case JOB_PROMPT:
+    case JOB_EMBEDDING:
         return true;
     case JOB_REASONING:
         return open_item(call, JOB_REASONING, event) &&

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define JOB_STOPS_MAX 16
-#define JOB_PROMPTS_MAX 64
+#define JOB_PROMPTS_MAX 256
 #define JOB_CHOICES_MAX 64
 #define JOB_STOP_TOKENS_MAX 16
 
@@ -39,6 +39,7 @@ struct job_spec {
     bool ignores_stops;    /* the bias forbids the tokens that end an answer */
     uint64_t n_max;        /* maximum tokens per answer; 0: limited by the context only */
     bool is_prompt_only;   /* the prompts are computed and not answered */
+    bool wants_embedding;  /* of each prompt (JOB_EMBEDDING) */
     bool wants_logprobs;
     bool wants_prompt_logprobs; /* of the prompt's tokens too, and of the answer's last one */
     unsigned n_top_logprobs;
@@ -64,12 +65,13 @@ enum job_event_kind {
     JOB_STARTED,        /* n_prompt and n_cached of the job's prompts so far */
     JOB_PROGRESS,       /* n_done of n_prompt tokens */
     JOB_PROMPT,         /* logprobs of tokens of the prompt */
+    JOB_EMBEDDING,      /* text: the floats of a prompt's vector */
     JOB_REASONING,      /* text */
     JOB_CONTENT,        /* text */
     JOB_CALL_BEGIN,     /* call, id, name */
     JOB_CALL_ARGUMENTS, /* call, text */
     JOB_CALL_END,       /* call, is_broken */
-    JOB_CHOICE_END,     /* end, stop */
+    JOB_CHOICE_END,     /* end, stop, n_prompt, and n_done tokens of the answer */
     JOB_DONE,           /* success; the last event */
     JOB_FAILED,         /* code, text; the last event */
 };

@@ -65,6 +65,13 @@ static void see_logits(void *ctx, unsigned position, const float *logits, unsign
     prompt_view_logits(&job->view, position, logits);
 }
 
+static void see_hidden(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n)
+{
+    struct job *job = ctx;
+    (void)position;
+    prompt_view_hidden(&job->view, layer, x, n);
+}
+
 /* ---- a job's beginning and end ------------------------------------------------------------ */
 
 static struct answer_options how_to_answer(const struct runner *e, struct job *job)
@@ -82,9 +89,11 @@ static int begin_answer(struct runner *e, struct job *job, struct fm_error *err)
 
 static void observe(struct job *job, bool sees_prompt)
 {
+    const bool sees_hidden = sees_prompt && job->spec.wants_embedding;
     const struct fm_observer observer = {.size = sizeof observer, .ctx = job,
                                          .progress = before_layer,
-                                         .logits = sees_prompt ? see_logits : NULL};
+                                         .logits = sees_prompt ? see_logits : NULL,
+                                         .hidden = sees_hidden ? see_hidden : NULL};
     fm_session_observe(job->session, &observer);
 }
 
@@ -184,7 +193,8 @@ static int finish_answer(struct job *job, struct fm_error *err)
 {
     if (job->answer == NULL) {
         const struct job_event like = {.kind = JOB_CHOICE_END, .choice = job->choice,
-                                       .end = JOB_END_LENGTH};
+                                       .end = JOB_END_LENGTH,
+                                       .n_prompt = prompt_of(job)->n_ids};
         return job_emit(job, &like, "", 0, NULL) == 0
                    ? 0 : err_set(err, JOB_ERR_MEMORY, "%s", JOB_MEMORY_TEXT);
     }

@@ -7,6 +7,7 @@
 #include "flashmoe_lab.h"
 #include "server/fields.h"
 #include "server/http_internal.h"
+#include "server/infill.h"
 #include "server/text_json.h"
 
 /* The version of Ollama whose API this is. Some clients refuse servers before a certain one. */
@@ -160,6 +161,8 @@ static json_t *capabilities_json(const struct fm_model *model)
         (void)json_array_append_new(list, json_string("tools"));
     if (has_thinking(model))
         (void)json_array_append_new(list, json_string("thinking"));
+    if (infill_is_known(model))
+        (void)json_array_append_new(list, json_string("insert"));
     return list;
 }
 

@@ -90,7 +90,8 @@ static void answer(struct api_call *call)
     if (call->is_stream)
         check_stream(&out, call->api->is_lines);
     json_t *whole = call->api->whole(call);
-    require(json_is_object(whole), "the whole is a JSON object");
+    require(json_is_object(whole) || (call->n_choices > 1 && json_is_array(whole)),
+            "the whole is a JSON object, or a list of them");
     json_decref(whole);
     text_buffer_clear(&out);
 }
@@ -116,7 +117,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const struct api *const apis[] = {&api_chat, &api_completions, &api_messages,
                                              &api_responses};
-    static const struct api *const more[] = {&api_ollama_chat, &api_ollama_generate};
+    static const struct api *const more[] = {&api_ollama_chat, &api_ollama_generate,
+                                             &api_llama_completion, &api_llama_infill,
+                                             &api_embeddings};
     static const size_t n_more = sizeof more / sizeof more[0];
     if (size < 1)
         return 0;

@@ -65,6 +65,9 @@ BODIES = [
                    "options": {"num_predict": 5, "stop": ["x"]}}),
     ("/api/generate", {"prompt": "A", "raw": True, "stream": False, "options": {"num_predict": 4}}),
     ("/api/show", {"model": "any"}),
+    ("/completion", {"prompt": ["A", [5, 6]], "n_predict": 4, "n_probs": 2, "stream": True}),
+    ("/infill", {"input_prefix": "A", "input_suffix": "B", "n_predict": 4}),
+    ("/v1/embeddings", {"input": ["A", [5, 6]], "encoding_format": "base64"}),
 ]
 PATHS = ["/", "/health", "/v1/models", "/models/nano", "/metrics", "/props", "/slots", "/stats",
          "/experts", "/api/version", "/api/tags", "/api/ps", "/app.js", "/none", "/../x.js"]

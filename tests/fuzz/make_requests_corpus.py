@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES, TOKENIZE, DETOKENIZE, TEMPLATE, COUNT = range(8)
-OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_SHOW = range(128, 131)
+OLLAMA_CHAT, OLLAMA_GENERATE, COMPLETION, INFILL, EMBEDDINGS, OLLAMA_SHOW = range(128, 134)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 SAY = [{"role": "user", "content": "hi"}]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}
@@ -97,6 +97,12 @@ def seeds():
         "ollama-format": (OLLAMA_GENERATE, {"prompt": "hi", "system": "s", "format": SCHEMA,
                                             "stream": False}),
         "ollama-raw": (OLLAMA_GENERATE, {"prompt": "hi", "raw": True, "format": "json"}),
+        "completion": (COMPLETION, {"prompt": ["hi", [1, 2]], "n_predict": 5, "n_probs": 2,
+                                    "logit_bias": [[5, False], [6, 1.5]], "return_tokens": True,
+                                    "stream": True, "json_schema": SCHEMA}),
+        "infill": (INFILL, {"input_prefix": "a", "input_suffix": "b", "prompt": "c",
+                            "input_extra": [{"filename": "f", "text": "t"}]}),
+        "embeddings": (EMBEDDINGS, {"input": ["hi", [1, 2]], "encoding_format": "base64"}),
         "ollama-show": (OLLAMA_SHOW, {"model": "m"}),
     }
 
