@@ -465,6 +465,10 @@ struct fm_grammar;
 FM_API int fm_grammar_open_json(const struct fm_model *model, const char *schema,
                                 size_t schema_bytes, struct fm_grammar **out,
                                 struct fm_error *err);
+/* Holds an answer to a grammar in GBNF, the notation of llama.cpp (docs/SCHEMA.md). Fails likewise;
+ * the error names the line. */
+FM_API int fm_grammar_open_gbnf(const struct fm_model *model, const char *text, size_t bytes,
+                                struct fm_grammar **out, struct fm_error *err);
 FM_API void fm_grammar_close(struct fm_grammar *grammar); /* accepts NULL */
 
 /* ---- answers --------------------------------------------------------------------------- */

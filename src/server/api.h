@@ -73,6 +73,7 @@ struct api_call {
     const struct text_buffer *body; /* the request; NULL after it was read */
     struct text_buffer schema;      /* JSON schema of the answer */
     char schema_field[40];          /* the request field it came from; empty: none */
+    bool is_gbnf;                   /* it is a grammar in GBNF */
     struct job_usage usage;  /* complete when the job has ended */
 
     char id[40];

@@ -395,7 +395,7 @@ class Dropped(Forms):
             "/v1/messages": {"max_tokens": 50, "messages": [{"role": "user", "content": "A"}]}}
 
     def test_refused(self):
-        fields = {"grammar": 'root ::= "a"', "guided_regex": "a+", "guided_choice": ["a", "b"],
+        fields = {"grammar": "root ::= root", "guided_regex": "a+", "guided_choice": ["a", "b"],
                   "guided_grammar": "x", "guided_whitespace_pattern": " ?", "regex": "a+",
                   "ebnf": "x", "structural_tag": {"a": 1}, "functions": [{"name": "f"}],
                   "function_call": {"name": "f"}, "conversation": "conv_1",

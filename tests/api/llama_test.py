@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests llama-server's endpoints /completion and /infill, the form of timings, and embeddings.
+"""Tests llama-server's endpoints /completion and /infill, grammars, the form of timings, and
+embeddings.
 
 usage: llama_test.py PROGRAM NANO [PART...]
 """
@@ -7,6 +8,7 @@ import base64
 import json
 import math
 import pathlib
+import re
 import struct
 import sys
 import unittest
@@ -94,6 +96,58 @@ class Completion(OneServer):
                             ({"prompt": []}, "prompt")):
             status, answer = self.server.post("/completion", {"prompt": "A", **body})
             self.assertEqual((status, answer["error"]["param"]), (400, field))
+
+
+class Grammar(OneServer):
+    """Answers that GBNF describes, from a model that would say something else."""
+    model = NANO
+    grammar = 'root ::= ("yes" | "no") ", " [0-9]{2} (" \u65e5" | "!")\n'
+    fits = re.compile("(yes|no), [0-9]{2}( \u65e5|!)")
+
+    def test_completion(self):
+        for seed in range(5):
+            _, answer = self.server.post("/completion", {
+                "prompt": "Tell me", "grammar": self.grammar, "seed": seed, "temperature": 2})
+            self.assertTrue(self.fits.fullmatch(answer["content"]), answer)
+            self.assertEqual(answer["stop_type"], "eos")
+
+    def test_dialects(self):
+        """The same in every dialect, under the names of several servers."""
+        messages = [{"role": "user", "content": "Tell me a story."}]
+        for field in ({"grammar": self.grammar}, {"guided_grammar": self.grammar},
+                      {"ebnf": self.grammar}, {"structured_outputs": {"grammar": self.grammar}}):
+            _, chat = self.server.post("/v1/chat/completions", {"messages": messages, **field})
+            text = chat["choices"][0]["message"]["content"]
+            self.assertTrue(self.fits.fullmatch(text), text)
+        _, answer = self.server.post("/v1/messages", {"messages": messages, "max_tokens": 30,
+                                                      "grammar": self.grammar})
+        self.assertTrue(self.fits.fullmatch(answer["content"][0]["text"]), answer)
+        _, answer = self.server.post("/v1/completions", {"prompt": "A", "grammar": self.grammar})
+        self.assertTrue(self.fits.fullmatch(answer["choices"][0]["text"]), answer)
+
+    def test_recursive(self):
+        _, answer = self.server.post("/completion", {
+            "prompt": "2 + 2 =", "n_predict": 200, "temperature": 1.5, "seed": 3, "grammar":
+            'root ::= value\nvalue ::= "[" (value ("," value)*)? "]" | [0-9]\n'})
+        if answer["stop_type"] == "eos":
+            json.loads(answer["content"])
+        else:
+            self.assertRegex(answer["content"], r"^[][0-9,]+$")
+
+    def test_refused(self):
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+        messages = [{"role": "user", "content": "x"}]
+        for more, text in (({"grammar": "root ::= x"}, "'x' is not defined"),
+                           ({"grammar": 5}, "must be a grammar"),
+                           ({"grammar": self.grammar, "tools": [tool]}, "'tools'"),
+                           ({"grammar": self.grammar, "tools": [tool],
+                             "tool_choice": "required"}, "must come"),
+                           ({"grammar": self.grammar, "ignore_eos": True}, "ignore_eos"),
+                           ({"grammar": self.grammar, "json_schema": {}}, "both define")):
+            status, answer = self.server.post("/v1/chat/completions",
+                                              {"messages": messages, **more})
+            self.assertEqual(status, 400)
+            self.assertIn(text, answer["error"]["message"])
 
 
 class Infill(OneServer):
