@@ -22,10 +22,21 @@ import scripted_model # pylint: disable=wrong-import-position
 from served import Server # pylint: disable=wrong-import-position
 
 PYTHON = {
+    "aider": ["aider-chat<1"],
+    "instructor": ["instructor<2"],
+    "langchain": ["langchain-openai<2", "langchain-anthropic<2", "langchain-core<2"],
+    "litellm": ["litellm<2", "mcp"],
+    "llama_index": ["llama-index-llms-openai-like<1", "llama-index-embeddings-openai-like<1"],
+    "llm": ["llm<1"],
     "ollama": ["ollama<1"],
+    "openai_agents": ["openai-agents<1"],
+    "pydantic_ai": ["pydantic-ai-slim[openai,anthropic]<3"],
+    "smolagents": ["smolagents[openai]<2"],
 }
 NODE = {
+    "continue_node": ["@continuedev/cli@1"],
     "ollama_node": ["ollama@0"],
+    "openai_agents_node": ["@openai/agents@0", "zod"],
 }
 
 
