@@ -7,6 +7,7 @@
 #include "flashmoe.h"
 #include "server/answer.h"
 #include "server/jobs.h"
+#include "server/prompt_view.h"
 #include "server/schedule.h"
 #include "server/window.h"
 
@@ -33,7 +34,8 @@ struct job {
     /* Used by the runner thread only. */
     struct jobs *jobs;
     struct fm_session *session;
-    struct answer *answer;
+    struct answer *answer; /* NULL: none is wanted */
+    struct prompt_view view;
     unsigned prompt, choice; /* index of the prompt; number of the answer over all prompts */
     size_t n_at;             /* prompt tokens computed */
     size_t n_piece;          /* tokens in the current pass */

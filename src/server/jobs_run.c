@@ -56,14 +56,43 @@ static void before_layer(void *ctx, uint64_t done, uint64_t total)
     jobs_publish(job->jobs, false);
 }
 
+static void see_logits(void *ctx, unsigned position, const float *logits, unsigned n)
+{
+    struct job *job = ctx;
+    (void)n;
+    prompt_view_logits(&job->view, position, logits);
+}
+
+static void see_hidden(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n)
+{
+    struct job *job = ctx;
+    (void)position;
+    prompt_view_hidden(&job->view, layer, x, n);
+}
+
 /* ---- a job's beginning and end ------------------------------------------------------------ */
+
+static struct answer_options how_to_answer(const struct runner *e, struct job *job)
+{
+    return (struct answer_options){.model = e->model, .spec = &job->spec, .texts = e->texts,
+                                   .prompt = job->prompt, .choice = job->choice, .fn = job_emit,
+                                   .ctx = job};
+}
 
 static int begin_answer(struct runner *e, struct job *job, struct fm_error *err)
 {
-    const struct answer_options how = {.model = e->model, .spec = &job->spec, .texts = e->texts,
-                                       .prompt = job->prompt, .choice = job->choice,
-                                       .fn = job_emit, .ctx = job};
-    return answer_open(&how, &job->answer, err);
+    const struct answer_options how = how_to_answer(e, job);
+    return job->spec.is_prompt_only ? 0 : answer_open(&how, &job->answer, err);
+}
+
+static void observe(struct job *job, bool sees_prompt)
+{
+    const bool sees_hidden = sees_prompt && job->spec.wants_embedding;
+    const struct fm_observer observer = {.size = sizeof observer, .ctx = job,
+                                         .progress = before_layer,
+                                         .logits = sees_prompt ? see_logits : NULL,
+                                         .hidden = sees_hidden ? see_hidden : NULL};
+    fm_session_observe(job->session, &observer);
 }
 
 static int tell_started(struct job *job, struct fm_error *err)
@@ -78,17 +107,17 @@ static int tell_started(struct job *job, struct fm_error *err)
 static int open_prompt(struct runner *e, struct job *job, struct fm_error *err)
 {
     const struct job_prompt *prompt = prompt_of(job);
+    const bool sees_prompt = prompt_view_is_wanted(&job->spec);
     unsigned n_found = 0;
-    const size_t n_common =
-        session_pool_common(e->sessions, prompt->ids, prompt->n_ids, job->spec.owner);
+    /* A known prefix has no logits any more, so whoever wants those gets an empty session. */
+    const size_t n_ids = sees_prompt ? 0 : prompt->n_ids;
+    const size_t n_common = session_pool_common(e->sessions, prompt->ids, n_ids, job->spec.owner);
     job->waits = false;
-    job->session = session_pool_take(e->sessions, prompt->ids, prompt->n_ids, job->spec.key,
+    job->session = session_pool_take(e->sessions, prompt->ids, n_ids, job->spec.key,
                                      job->spec.owner, &n_found);
     if (job->session == NULL)
         return err_set(err, FM_ERR_BUDGET, "no session is free for the prompt");
-    const struct fm_observer observer = {.size = sizeof observer,
-                                         .ctx = job, .progress = before_layer};
-    fm_session_observe(job->session, &observer);
+    observe(job, sees_prompt);
     job->drafts_before.size = sizeof job->drafts_before;
     fm_session_draft_counts(job->session, &job->drafts_before);
     job->n_at = n_found;
@@ -100,6 +129,10 @@ static int open_prompt(struct runner *e, struct job *job, struct fm_error *err)
     job->n_prompt += prompt->n_ids;
     job->n_cached += n_found;
     const int rc = tell_started(job, err);
+    if (rc == 0 && sees_prompt) {
+        const struct answer_options how = how_to_answer(e, job);
+        prompt_view_begin(&job->view, &how);
+    }
     return rc == 0 ? begin_answer(e, job, err) : rc;
 }
 
@@ -138,14 +171,15 @@ static size_t find_source(const struct runner *e, const struct job *job, struct 
     return longest >= n_min ? longest : 0;
 }
 
-/* Begins the job's next prompt, or lets it wait for another job that computes its beginning. */
+/* Begins the job's next prompt, or lets it wait for another job that computes its beginning. One
+ * that wants to know the prompt's logits computes all of it. */
 static int begin_prompt(struct runner *e, struct job *job, struct fm_error *err)
 {
     struct job *source;
     job->n_at = 0;
     job->due = e->n_prompt;
     job->waits = false;
-    job->waits = find_source(e, job, &source) > 0;
+    job->waits = !prompt_view_is_wanted(&job->spec) && find_source(e, job, &source) > 0;
     return job->waits ? 0 : open_prompt(e, job, err);
 }
 
@@ -200,21 +234,36 @@ void runner_end(struct runner *e, struct job *job, int code, const char *why)
         answer_close(job->answer);
         job->answer = NULL;
     }
+    prompt_view_clear(&job->view);
     give_session(e, job);
     job_leave(job, code, why);
 }
 
 /* ---- answers ------------------------------------------------------------------------------ */
 
-/* Continues after a complete answer: with the next one to this prompt, the next prompt, or the
- * end. */
-static int end_answer(struct runner *e, struct job *job, struct fm_error *err)
+/* Finishes the answer, or reports that none was wanted: it has its maximum of 0 tokens. */
+static int finish_answer(struct job *job, struct fm_error *err)
 {
-    int rc = answer_finish(job->answer, err);
+    if (job->answer == NULL) {
+        const struct job_event like = {.kind = JOB_CHOICE_END, .choice = job->choice,
+                                       .end = JOB_END_LENGTH,
+                                       .n_prompt = prompt_of(job)->n_ids};
+        return job_emit(job, &like, "", 0, NULL) == 0
+                   ? 0 : err_set(err, JOB_ERR_MEMORY, "%s", JOB_MEMORY_TEXT);
+    }
+    const int rc = answer_finish(job->answer, err);
     job->n_answer += answer_n_tokens(job->answer);
     job->n_reasoning += answer_n_reasoning(job->answer);
     answer_close(job->answer);
     job->answer = NULL;
+    return rc;
+}
+
+/* Continues after a complete answer: with the next one to this prompt, the next prompt, or the
+ * end. */
+static int end_answer(struct runner *e, struct job *job, struct fm_error *err)
+{
+    int rc = finish_answer(job, err);
     if (rc != 0)
         return rc;
     job->choice++;
@@ -237,6 +286,8 @@ static int take_logits(struct runner *e, struct job *job, struct fm_error *err)
     int32_t id = -1;
     if (job->answered_ns == 0)
         job->answered_ns = plat_now_ns();
+    if (job->spec.is_prompt_only)
+        return end_answer(e, job, err);
     int rc = answer_step(job->answer, job->session, &id, err);
     e->n_answer++;
     if (rc != 0)
@@ -438,16 +489,28 @@ static void end_faulty(struct runner *e, struct job *job, int rc, const struct f
     end_failed(e, job, rc, why);
 }
 
+static int end_prompt(struct job *job, struct fm_error *err)
+{
+    if (!prompt_view_is_wanted(&job->spec))
+        return 0;
+    observe(job, false);
+    return prompt_view_end(&job->view, err);
+}
+
 static void advance(struct runner *e, struct job *job)
 {
     struct fm_error err = {0};
+    int rc = 0;
     if (is_reading(job)) {
         job->n_at += job->n_piece;
         e->n_prompt += job->n_piece;
-        if (is_reading(job))
+        rc = job->view.rc;
+        if (rc == 0 && is_reading(job))
             return;
+        rc = end_prompt(job, &err);
     }
-    const int rc = take_logits(e, job, &err);
+    if (rc == 0)
+        rc = take_logits(e, job, &err);
     if (rc != 0)
         end_failed(e, job, rc, err.text);
 }

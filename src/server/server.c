@@ -450,7 +450,8 @@ static int open_jobs(struct server *s, struct fm_error *err)
         return rc;
     s->context = (struct api_context){.model = o->model, .texts = s->texts,
                                       .n_context = stats.n_context, .n_answer = o->n_answer,
-                                      .limit_ns = (uint64_t)o->request_s * 1000000000u};
+                                      .limit_ns = (uint64_t)o->request_s * 1000000000u,
+                                      .began_s = s->began_s};
     (void)snprintf(s->context.model_name, sizeof s->context.model_name, "%s", o->model_name);
     const struct jobs_options how = {.model = o->model, .snapshots = o->snapshots,
                                      .texts = s->texts, .account = &s->account,

@@ -395,7 +395,7 @@ class Dropped(Forms):
             "/v1/messages": {"max_tokens": 50, "messages": [{"role": "user", "content": "A"}]}}
 
     def test_refused(self):
-        fields = {"grammar": 'root ::= "a"', "guided_regex": "a+", "guided_choice": ["a", "b"],
+        fields = {"grammar": "root ::= root", "guided_regex": "a+", "guided_choice": ["a", "b"],
                   "guided_grammar": "x", "guided_whitespace_pattern": " ?", "regex": "a+",
                   "ebnf": "x", "structural_tag": {"a": 1}, "functions": [{"name": "f"}],
                   "function_call": {"name": "f"}, "conversation": "conv_1",
@@ -403,8 +403,8 @@ class Dropped(Forms):
                   "allowed_token_ids": [5], "bad_words": ["x"], "min_tokens": 5,
                   "use_beam_search": True,
                   "include_stop_str_in_output": True, "skip_special_tokens": False,
-                  "add_generation_prompt": False, "continue_final_message": True,
-                  "suffix": "x", "best_of": 3, "json_schema": 5, "guided_json": 5}
+                  "add_generation_prompt": False, "suffix": "x", "best_of": 3,
+                  "json_schema": 5, "guided_json": 5}
         for path, good in self.asks.items():
             for name, value in fields.items():
                 self.refused(path, {**good, name: value}, name)
@@ -413,6 +413,9 @@ class Dropped(Forms):
                              "structured_outputs." + name)
             if path != "/v1/completions":
                 self.refused(path, {**good, "echo": True}, "echo")
+        for path in ("/v1/completions", "/v1/responses"):
+            self.refused(path, {**self.asks[path], "continue_final_message": True},
+                         "continue_final_message")
         self.refused("/v1/responses", {"input": "A", "prompt": {"id": "pmpt_1"}}, "prompt")
         self.refused("/v1/responses", {"input": "A", "background": True}, "background")
         both = {"response_format": {"type": "json_object"}, "json_schema": SCHEMA}
