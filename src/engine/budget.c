@@ -17,10 +17,11 @@
  * candidates. */
 #define VOCABULARY_BYTES (2 * sizeof(float) + 2 * sizeof(int32_t))
 /* Tokens of a prompt that are computed together. A larger chunk reads each expert fewer times per
- * prompt. When all experts are resident, a larger chunk gains a processor nothing, so RESIDENT_ROWS
- * is used. */
+ * prompt. When all experts are resident, a larger chunk gains FEW_THREADS nothing, so RESIDENT_ROWS
+ * is used (decision 0023). */
 #define DEFAULT_ROWS 2048
 #define RESIDENT_ROWS 512
+#define FEW_THREADS 4
 #define MIN_ROWS 16
 /* The chunk becomes smaller when scratch would take more than this share of the budget. */
 #define SCRATCH_SHARE 16
@@ -141,7 +142,8 @@ static bool may_hold_all(const struct budget *b, const struct model *model)
 static uint32_t choose_rows(const struct budget *b, const struct model *model,
                             const struct kv_format *kv_format, uint32_t asked)
 {
-    const bool gains_nothing = b->place == BUDGET_HOST && may_hold_all(b, model);
+    const bool gains_nothing = b->place == BUDGET_HOST && b->n_threads <= FEW_THREADS &&
+                               may_hold_all(b, model);
     uint32_t rows = gains_nothing ? RESIDENT_ROWS : DEFAULT_ROWS;
     rows = asked > 0 ? asked : rows;
     rows = rows < b->n_context ? rows : b->n_context;

@@ -4,6 +4,11 @@
 
 #include "engine/forward_internal.h"
 
+/* Experts of many rows that a processor computes together, at least, and how many slots there must
+ * be for each further one. */
+#define MIN_TOGETHER 4
+#define SLOTS_FOR_ONE 8
+
 /* Gives up the segments whose rows chose an expert that cannot be read. The others do not need it,
  * and no row depends on another. Nobody reads what those rows get from this layer. */
 static void fail_expert(const struct forward *f, uint32_t expert,
@@ -255,12 +260,18 @@ static void run_items(struct forward *f, uint32_t layer, const struct expert_ite
     }
 }
 
-/* Returns how many experts are computed together. With many rows one expert is enough work for a
- * processor by itself, and fewer pinned slots leave more slots to read into. A device has more to
- * do at once. */
+/* Returns how many experts are computed together. Threads meet after each time, so many are better:
+ * those of a prompt of 512 tokens have about ten rows each. But what is computed holds its slots,
+ * and where few are there, reads need them. */
 static uint32_t experts_together(const struct forward *f)
 {
-    return f->step.n_rows <= 8 || !f->be->memory->is_host ? ARCH_EXPERTS_TOGETHER : 4;
+    struct expert_cache_stats cache = {0};
+    if (f->step.n_rows <= 8 || !f->be->memory->is_host)
+        return ARCH_EXPERTS_TOGETHER;
+    expert_cache_stats(f->cache, &cache);
+    const uint64_t n = cache.n_slots / SLOTS_FOR_ONE;
+    return n < MIN_TOGETHER ? MIN_TOGETHER
+                            : n < ARCH_EXPERTS_TOGETHER ? (uint32_t)n : ARCH_EXPERTS_TOGETHER;
 }
 
 /* Starts to read what the rows will probably use in the next layer, behind the reads that are
