@@ -19,7 +19,7 @@ struct sequence {
 struct parser {
     struct gbnf *g;
     const char *text;
-    size_t at, end;
+    size_t at, end; /* after a failure, `at` may lie behind the end */
     unsigned line, nesting;
     int rc;
     struct fm_error *err;
@@ -66,7 +66,7 @@ static void skip_space(struct parser *p, bool lines)
 static bool skip_text(struct parser *p, const char *text)
 {
     const size_t n = strlen(text);
-    if (p->end - p->at < n || memcmp(p->text + p->at, text, n) != 0)
+    if (p->at > p->end || p->end - p->at < n || memcmp(p->text + p->at, text, n) != 0)
         return false;
     p->at += n;
     return true;
@@ -139,6 +139,8 @@ static uint32_t take_char(struct parser *p)
         p->line++;
     const unsigned n_more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : first >= 0xc0 ? 1 : 0;
     uint32_t c = n_more == 0 ? first : first & (0x3fu >> n_more);
+    if (p->end - p->at < n_more)
+        (void)fail(p, "a character is cut off: the text is not UTF-8");
     for (unsigned i = 0; i < n_more; i++, p->at++)
         c = c << 6 | ((unsigned char)peek(p) & 0x3f);
     return c;
