@@ -4,10 +4,8 @@
 
 #include "engine/forward_internal.h"
 
-/* Experts of many rows that a processor computes together, at least, and how many slots there must
- * be for each further one. */
-#define MIN_TOGETHER 4
-#define SLOTS_FOR_ONE 8
+/* Experts of many rows that a processor computes together while others are read. */
+#define READ_TOGETHER 4
 
 /* Gives up the segments whose rows chose an expert that cannot be read. The others do not need it,
  * and no row depends on another. Nobody reads what those rows get from this layer. */
@@ -260,18 +258,15 @@ static void run_items(struct forward *f, uint32_t layer, const struct expert_ite
     }
 }
 
-/* Returns how many experts are computed together. Threads meet after each time, so many are better:
- * those of a prompt of 512 tokens have about ten rows each. But what is computed holds its slots,
- * and where few are there, reads need them. */
-static uint32_t experts_together(const struct forward *f)
+/* Returns how many experts of a layer are computed together. Threads meet after each time, so many
+ * are better: those of a prompt of 512 tokens have about ten rows each. But what is computed holds
+ * its slots, and where experts are read, reads need them. */
+static uint32_t experts_together(const struct forward *f, uint32_t expert_layer)
 {
-    struct expert_cache_stats cache = {0};
-    if (f->step.n_rows <= 8 || !f->be->memory->is_host)
-        return ARCH_EXPERTS_TOGETHER;
-    expert_cache_stats(f->cache, &cache);
-    const uint64_t n = cache.n_slots / SLOTS_FOR_ONE;
-    return n < MIN_TOGETHER ? MIN_TOGETHER
-                            : n < ARCH_EXPERTS_TOGETHER ? (uint32_t)n : ARCH_EXPERTS_TOGETHER;
+    uint64_t generation;
+    const bool is_little = f->step.n_rows <= 8 || !f->be->memory->is_host;
+    return is_little || expert_cache_has_all(f->cache, expert_layer, &generation)
+               ? ARCH_EXPERTS_TOGETHER : READ_TOGETHER;
 }
 
 /* Starts to read what the rows will probably use in the next layer, behind the reads that are
@@ -304,13 +299,13 @@ static void sweep_ahead(struct forward *f, uint32_t layer)
         expert_cache_sweep(f->cache, expert_layer);
 }
 
-/* Computes the experts of the plan. Resident ones and the shared one come first, while the others
- * are read; then each as it lands. Ends early when every segment is given up. */
-static void run_plan(struct forward *f, uint32_t layer)
+/* Computes the experts of the plan, up to `max` together. Resident ones and the shared one come
+ * first, while the others are read; then each as it lands. Ends early when every segment is given
+ * up. */
+static void run_plan(struct forward *f, uint32_t layer, uint32_t max)
 {
     struct expert_item items[ARCH_EXPERTS_TOGETHER];
     struct batch_fault fault = {.layer = (int)layer};
-    const uint32_t max = experts_together(f);
     const uint64_t asked_ns = f->lap_ns;
     bool is_first = true;
     int rc;
@@ -351,12 +346,13 @@ void forward_run_experts(struct forward *f, uint32_t layer)
     group_rows(f);
     count_uses(f);
     f->planned_layer = layer;
+    const uint32_t max = experts_together(f, expert_layer);
     expert_cache_begin(f->cache, expert_layer, forward_n_tokens(f), f->groups.chosen,
                        f->groups.n_chosen);
     if (f->lookahead.is_on)
         look_ahead(f, layer, expert_layer);
     f->times.route_ns = forward_lap(f);
-    run_plan(f, layer);
+    run_plan(f, layer, max);
     const bool is_over = pass_all_given_up(f->pass); /* then nobody wants the rest */
     expert_cache_end(f->cache);
     if (is_over)
