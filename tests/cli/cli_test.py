@@ -35,8 +35,9 @@ COMMANDS = {
     "chat": PREFIX + SAMPLING + ENGINE + "no-history quiet verbose help",
     "pack": "experts dense embed head layers consume yes restart threads json quiet verbose help",
     "verify": "threads json quiet help", "inspect": "kv json help",
-    "tokenize": "prompt file plain ids count json help",
-    "template": "tools no-generation-prompt set tokens json help",
+    "tokenize": "prompt file plain ids count json help", "rm": "quiet help", "du": "json help",
+    "template": "tools no-generation-prompt set tokens json help", "list": "names json help",
+    "pull": "to connections retries timeout digest dry-run json quiet help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
     "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
     "plan": "context routes disk-speed memory-speed " + MACHINE + " json quiet help",
@@ -174,7 +175,7 @@ class Usage(Case):
             self.assert_fails(flashmoe("run", MODEL, "-p", "hi", f"--{option}", value), 2,
                               f"--{option}")
         self.assert_fails(flashmoe("run", MODEL, "-n"), 2, "--n-tokens needs a value")
-        for line in ("run no/such -p hi", "eval nll no/such x", "bench decode no/such", "doctor"):
+        for line in ("run ./no/such -p hi", "eval nll ./no/such x", "bench decode ./no/such", "doctor"):
             self.assert_fails(flashmoe(*line.split(), "--cpu", "zzz"), 2,
                               "flashmoe: there is no processor level 'zzz'", "reference")
         self.assert_fails(flashmoe("doctor", MODEL, "zzz"), 2, "unexpected argument 'zzz'")
@@ -304,11 +305,10 @@ class Completions(Case):
 
     @unittest.skipUnless(shutil.which("bash"), "bash is not installed")
     def test_bash(self):
-        self.assertEqual(self.complete("flashmoe", "r"), ["run"])
+        self.assertEqual(self.complete("flashmoe", "r"), ["run", "rm"])
         self.assertEqual(self.complete("flashmoe", "eval", ""), ["nll", "needle"])
         self.assertEqual(self.complete("flashmoe", "run", "--th"), ["--threads"])
-        self.assertEqual(self.complete("flashmoe", "eval", "nll", "--wi"), ["--window",
-                                                                            "--windows"])
+        self.assertEqual(self.complete("flashmoe", "eval", "nll", "--windows"), ["--windows"])
         self.assertEqual(self.complete("flashmoe", "run", "config.j"), ["config.json"])
         self.assertEqual(self.complete("flashmoe", "run", "-f", "config.j"), ["config.json"])
         self.assertEqual(self.complete("flashmoe", "run", "--file", "=", "config.j"),
