@@ -214,8 +214,8 @@ static const struct option pull_command_options[] = {
     {.name = "timeout", .kind = OPTION_UINT, .metavar = "SECONDS", .min = 1, .max = 3600,
      .value = "60", .help = "Give up a connection that sends nothing for so long, and retry"},
     {.name = "digest", .kind = OPTION_STRING, .metavar = "HEX",
-     .help = "SHA-256 that the file at a URL must have. The hub's files are always compared with the hub's "
-             "digests"},
+     .help = "SHA-256 that the file at a URL must have. The hub's files are always compared with "
+             "the hub's digests"},
     {.name = "dry-run", .kind = OPTION_FLAG, .help = "Show what would be downloaded"},
     {.name = NULL},
 };

@@ -22,9 +22,9 @@ void part_ranges_add(struct part_ranges *ranges, uint64_t first, uint64_t end)
 }
 
 static void name_of(const struct part_item *item, const char *suffix,
-                    char out[PARTS_NAME_BYTES + 8])
+                    char out[PARTS_NAME_BYTES + 16])
 {
-    (void)snprintf(out, PARTS_NAME_BYTES + 8, "%s%s", item->name, suffix);
+    (void)snprintf(out, PARTS_NAME_BYTES + 16, "%s%s", item->name, suffix);
 }
 
 /* Returns what identifies the content: other bytes are never continued with these. */
@@ -61,7 +61,7 @@ static void read_ranges(const json_t *root, uint64_t bytes, part_range_fn *fn, v
 int part_state_load(const struct plat_dir *work, const struct part_item *item, part_range_fn *fn,
                     void *ctx, struct fm_error *err)
 {
-    char state[PARTS_NAME_BYTES + 8], part[PARTS_NAME_BYTES + 8], *text = NULL;
+    char state[PARTS_NAME_BYTES + 16], part[PARTS_NAME_BYTES + 16], *text = NULL;
     struct plat_file_info is;
     struct jdoc doc = {0};
     size_t bytes = 0;
@@ -88,7 +88,7 @@ int part_state_load(const struct plat_dir *work, const struct part_item *item, p
 int part_state_save(const struct plat_dir *work, const struct part_item *item,
                     const struct part_ranges *ranges, struct fm_error *err)
 {
-    char name[PARTS_NAME_BYTES + 8];
+    char name[PARTS_NAME_BYTES + 16];
     json_t *list = json_array();
     for (size_t i = 0; i < ranges->n; i++)
         (void)json_array_append_new(list, json_pack("[I, I]", (json_int_t)ranges->first[i],
@@ -104,7 +104,9 @@ int part_state_save(const struct plat_dir *work, const struct part_item *item,
 int part_state_drop(const struct plat_dir *work, const struct part_item *item,
                     struct fm_error *err)
 {
-    char name[PARTS_NAME_BYTES + 8];
+    char name[PARTS_NAME_BYTES + 16];
+    name_of(item, ".state.tmp", name); /* a killed process may have left it */
+    (void)plat_dir_remove(work, name, NULL, NULL);
     name_of(item, ".state", name);
     return plat_dir_remove(work, name, NULL, err);
 }

@@ -21,9 +21,11 @@ int work_file_write(const struct plat_dir *dir, const char *name, const json_t *
         rc = plat_write_at(fd, tmp, text, strlen(text), 0, err);
     if (rc == 0 && is_synced)
         rc = plat_sync(fd, tmp, err);
-    plat_close(fd);
     if (rc == 0)
         rc = plat_dir_rename(dir, tmp, name, NULL, err);
+    if (rc != 0 && fd >= 0)
+        (void)plat_dir_remove(dir, tmp, NULL, NULL); /* on a full disk it would stay */
+    plat_close(fd);
     if (rc == 0 && is_synced)
         rc = plat_dir_sync(dir, err);
     free(text); /* jansson's */

@@ -103,7 +103,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def send_bytes(self, data):
         hub = self.server.hub
-        step = 16384 if hub.bytes_per_second else 1 << 20
+        step = 16384 if hub.bytes_per_second or hub.cut_after else 1 << 20
         for at in range(0, len(data), step):
             piece = data[at:at + step]
             if hub.cut_after is not None and not hub.spend(len(piece)):
@@ -209,6 +209,7 @@ class Hub:
         self.bytes_per_second = None  # of each connection
         self.has_ranges = True
         self.cut_after = None  # bytes until all connections are cut, then every so many
+        self.n_cuts = None  # so many at most
         self.spent = 0
         self.link_uses = None  # requests per signed link
         self.signatures = {}
@@ -250,9 +251,11 @@ class Hub:
         """Returns False when it is time to cut."""
         with self.lock:
             self.spent += n_bytes
-            if self.spent < self.cut_after:
+            if self.spent < self.cut_after or self.n_cuts == 0:
                 return True
             self.spent = 0
+            if self.n_cuts is not None:
+                self.n_cuts -= 1
             return False
 
     def asked(self, role, pattern=""):
