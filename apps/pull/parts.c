@@ -16,7 +16,7 @@
 #define MAX_PIECE_BYTES (32u << 20)
 #define PIECES_PER_CONNECTION 4
 #define HASH_BYTES (4u << 20)
-#define SAVE_EVERY_NS 300000000u
+#define SAVE_EVERY_NS 100000000u
 /* A file whose digest is wrong is downloaded again once: the damage may be that of one transfer or
  * of an earlier process. */
 #define MAX_BAD 2
