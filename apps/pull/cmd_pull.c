@@ -1,6 +1,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/path.h"
+#include "base/plat.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
 #include "apps/cli/interrupt.h"
@@ -9,6 +11,7 @@
 #ifdef FLASHMOE_HAS_CURL
 
 #include "apps/pull/pull.h"
+#include "apps/pull/pull_pack.h"
 
 struct pulling {
     const struct args *args;
@@ -116,6 +119,79 @@ static int report(const struct pulling *p, const char *path, bool is_cached)
     return STATUS_OK;
 }
 
+/* ---- packing ---------------------------------------------------------------------------- */
+
+static bool has_file(const char *folder, const char *name)
+{
+    char path[LIMIT_PATH_BYTES];
+    const int n = snprintf(path, sizeof path, "%s/%s", folder, name);
+    return n > 0 && n < LIMIT_PATH_BYTES && plat_file_exists(path);
+}
+
+/* Downloads and packs with one progress bar. */
+static int pack_files(struct pulling *p, const char *dst, struct fm_pack_result *result,
+                      struct fm_error *err)
+{
+    struct work work;
+    const struct args *a = p->args;
+    const struct fm_pack_options formats = {
+        .size = sizeof formats, .experts = args_text(a, "experts"),
+        .dense = args_text(a, "dense"), .embed = args_text(a, "embed"),
+        .head = args_text(a, "head")};
+    const struct pull_pack_options options = {.pull = &p->options, .pack = &formats, .dst = dst};
+    work_begin(&work, "packing", p->is_quiet);
+    p->options.progress = work_show;
+    p->options.progress_ctx = &work;
+    const int rc = pull_pack(&options, &p->dir, &p->list, result, err);
+    p->seconds = work_seconds(&work);
+    work_end(&work);
+    return rc;
+}
+
+static int report_pack(const struct pulling *p, const char *dst, const struct fm_pack_result *r)
+{
+    char size[UNIT_BYTES], from[UNIT_BYTES], time[UNIT_BYTES];
+    if (p->is_json)
+        return out_json(json_pack("{s:o, s:o, s:s, s:I, s:I, s:f}", "model",
+                                  json_text(p->text, strlen(p->text)), "packed",
+                                  json_text(dst, strlen(dst)), "commit", p->list.commit,
+                                  "bytes", (json_int_t)p->list.bytes, "packed_bytes",
+                                  (json_int_t)r->packed_bytes, "seconds", p->seconds))
+                   ? STATUS_OK
+                   : STATUS_FAILED;
+    if (!p->is_quiet)
+        say("%s: %s of %s in %s, verified, in '%s'", p->text, human_bytes(r->packed_bytes, size),
+            human_bytes(p->list.bytes, from), human_seconds(p->seconds, time), dst);
+    return STATUS_OK;
+}
+
+/* Packs to `dst` while downloading. */
+static int work_and_pack(struct pulling *p, const char *dst, int *status, struct fm_error *err)
+{
+    char source[LIMIT_PATH_BYTES], holder[LIMIT_PATH_BYTES];
+    struct fm_pack_result result = {.size = sizeof result};
+    if (!store_pack_source(dst, p->name.name, source))
+        return err_set(err, FM_ERR_ARG, "the path '%.200s...' is too long", dst);
+    int rc = store_dir_open(&p->dir, source, err);
+    if (rc == 0)
+        rc = pull_compare(&p->dir, &p->list, &p->missing_bytes, err);
+    if (rc == 0)
+        rc = pull_write_manifest(&p->options, &p->dir, &p->list, err);
+    if (rc == 0 && args_flag(p->args, "dry-run")) {
+        *status = print_plan(p, dst);
+        return 0;
+    }
+    if (rc == 0)
+        rc = pack_files(p, dst, &result, err);
+    store_dir_close(&p->dir);
+    path_folder(source, holder);
+    if (rc == 0)
+        rc = store_remove_folder(holder, err);
+    if (rc == 0)
+        *status = report_pack(p, dst, &result);
+    return rc;
+}
+
 /* ---- work ------------------------------------------------------------------------------- */
 
 /* Downloads with a progress bar. */
@@ -147,8 +223,18 @@ static int work_in(struct pulling *p, const char *path, int *status, struct fm_e
     return rc;
 }
 
+/* Formats are for packing alone. */
+static int check_formats(const struct pulling *p, bool is_pack, struct fm_error *err)
+{
+    for (const struct option *o = group_formats.options; !is_pack && o->name != NULL; o++)
+        if (args_given(p->args, o->name))
+            return err_set(err, FM_ERR_ARG, "--%s needs --pack", o->name);
+    return 0;
+}
+
 static int pull(struct pulling *p, int *status, struct fm_error *err)
 {
+    const bool is_pack = args_flag(p->args, "pack");
     const char *to = args_text(p->args, "to");
     char path[LIMIT_PATH_BYTES], cached[LIMIT_PATH_BYTES];
     int rc = read_arguments(p, err);
@@ -158,12 +244,25 @@ static int pull(struct pulling *p, int *status, struct fm_error *err)
         (void)snprintf(path, sizeof path, "%s", to);
     else if (rc == 0 && !store_path(&p->env, &p->name, path))
         rc = err_set(err, FM_ERR_ARG, "the path of the models folder is too long");
+    if (rc == 0 && is_pack && to == NULL) {
+        const size_t n = strlen(path);
+        (void)snprintf(path + n, sizeof path - n, STORE_PACKED);
+    }
+    if (rc == 0)
+        rc = check_formats(p, is_pack, err);
+    if (rc == 0 && is_pack && has_file(path, "model.json") && !has_file(path, "plan.json")) {
+        say("%s: complete in '%s'; nothing was downloaded", p->text, path);
+        *status = STATUS_OK;
+        return 0;
+    }
     if (rc == 0)
         rc = web_begin(err);
     if (rc != 0)
         return rc;
     warn_token(p);
     rc = pull_list_get(&p->options, &p->list, err);
+    if (is_pack)
+        return rc != 0 ? rc : work_and_pack(p, path, status, err);
     if (rc == 0 && to == NULL && !plat_file_exists(path) &&
         pull_is_cached(&p->options, &p->list, cached)) {
         *status = report(p, cached, true);
@@ -216,6 +315,10 @@ static const struct option pull_command_options[] = {
     {.name = "digest", .kind = OPTION_STRING, .metavar = "HEX",
      .help = "SHA-256 that the file at a URL must have. The hub's files are always compared with "
              "the hub's digests"},
+    {.name = "pack", .kind = OPTION_FLAG,
+     .help = "Pack while downloading: each file is packed when it has arrived and then removed, so "
+             "that they are never all on the disk. The result is ORG/NAME.fmoe in the models "
+             "folder, or DIR of --to"},
     {.name = "dry-run", .kind = OPTION_FLAG, .help = "Show what would be downloaded"},
     {.name = NULL},
 };
@@ -245,11 +348,13 @@ const struct command cmd_pull = {
                  "ORG/NAME:FILE for one GGUF of a repository; or a URL: the hub's page of any of "
                  "these, or a GGUF file elsewhere"},
         {.name = NULL}},
-    .groups = (const struct option_group *const[]){&group_pull, &group_json, &group_pull_quiet,
-                                                   &group_help, NULL},
+    .groups = (const struct option_group *const[]){&group_pull, &group_formats, &group_json,
+                                                   &group_pull_quiet, &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe pull Qwen/Qwen3-Coder-Next", "Then: flashmoe run Qwen/Qwen3-Coder-Next"},
         {"flashmoe pull unsloth/gpt-oss-20b-GGUF:Q4_K_M", "One GGUF of a repository"},
+        {"flashmoe pull Qwen/Qwen3-Coder-Next --pack",
+         "160 GB become 46 GB, and little more is ever on the disk"},
         {"flashmoe pull https://example.org/model.gguf", "A file that is not the hub's"},
         {NULL, NULL}},
     .run = run_pull,

@@ -8,6 +8,7 @@
 #include "base/plat.h"
 
 #define POLL_MS 100
+#define IDLE_POLL_MS 10 /* while a file is finished, or before a retry */
 #define BUFFER_BYTES (256 * 1024L)
 /* A connection that got this much has not failed, however it ended. */
 #define PROGRESS_BYTES (64 * 1024)
@@ -264,7 +265,8 @@ static int run(struct fetch *f, struct fm_error *err)
         if (rc != 0)
             return rc;
         if (curl_multi_perform(f->multi, &n_running) != CURLM_OK ||
-            curl_multi_poll(f->multi, NULL, 0, POLL_MS, NULL) != CURLM_OK)
+            curl_multi_poll(f->multi, NULL, 0, n_running > 0 ? POLL_MS : IDLE_POLL_MS, NULL) !=
+                CURLM_OK)
             return err_set(err, FM_ERR_IO, "libcurl fails; run the same command again to continue");
         rc = end_transfers(f, err);
         if (rc != 0)

@@ -67,6 +67,18 @@ bool store_path(const struct pull_env *env, const struct model_name *name,
     return join(env->models, folder, out);
 }
 
+bool store_pack_source(const char *dst, const char *name, char out[LIMIT_PATH_BYTES])
+{
+    char folder[LIMIT_PATH_BYTES], clean[LIMIT_PATH_BYTES];
+    (void)snprintf(clean, sizeof clean, "%s", dst);
+    for (size_t n = strlen(clean); n > 1 && clean[n - 1] == '/'; n--)
+        clean[n - 1] = '\0';
+    path_folder(clean, folder);
+    const int n = snprintf(out, LIMIT_PATH_BYTES, "%s/.pull-%s/%s", folder, path_base(clean),
+                           name);
+    return n > 0 && n < LIMIT_PATH_BYTES;
+}
+
 /* Finds the first file of the GGUF model that `wanted` names. */
 static bool find_gguf(const char *folder, const char *wanted, char out[LIMIT_PATH_BYTES])
 {
@@ -126,7 +138,7 @@ bool store_find_cached(const struct pull_env *env, const struct model_name *name
 static bool find_pulled(const struct pull_env *env, const struct model_name *name,
                         char out[LIMIT_PATH_BYTES], bool *is_part)
 {
-    char folder[LIMIT_PATH_BYTES], packed[LIMIT_PATH_BYTES + 8];
+    char folder[LIMIT_PATH_BYTES], packed[LIMIT_PATH_BYTES + 16];
     uint64_t there = 0, all = 0;
     *is_part = false;
     if (!store_path(env, name, folder))
@@ -139,6 +151,8 @@ static bool find_pulled(const struct pull_env *env, const struct model_name *nam
             return true;
         *is_part = has_file(folder, STORE_WORK);
     }
+    (void)snprintf(packed, sizeof packed, "%s" STORE_PACKED ".partial", folder);
+    *is_part = *is_part || plat_file_exists(packed);
     (void)snprintf(packed, sizeof packed, "%s" STORE_PACKED, folder);
     if (strlen(packed) >= LIMIT_PATH_BYTES || name->file[0] != '\0' ||
         !has_file(packed, "model.json"))

@@ -2,7 +2,8 @@
  *
  *   MODELS/ORG/NAME/           a checkpoint, or GGUF files; ORG/NAME@REVISION for others than main
  *   MODELS/ORG/NAME/.pull/     manifest.json: what it should hold; FILE.part, FILE.state
- *   MODELS/ORG/NAME.fmoe/      the same, packed
+ *   MODELS/ORG/NAME.fmoe/      the same, packed; NAME.fmoe.partial/ while it is packed, and
+ *                              .pull-NAME.fmoe/NAME/ for files that are downloaded meanwhile
  *
  * Called from the main thread. The caller owns every buffer. */
 #ifndef FLASHMOE_APPS_PULL_STORE_H
@@ -30,6 +31,9 @@ int store_resolve(const char *text, char buffer[LIMIT_PATH_BYTES], const char **
 /* Writes the folder for a model. Returns false if the path is too long. */
 bool store_path(const struct pull_env *env, const struct model_name *name,
                 char out[LIMIT_PATH_BYTES]);
+/* Writes the folder of the source files while they are packed: DIR/.pull-PACK/NAME. Returns false
+ * if it is too long. */
+bool store_pack_source(const char *dst, const char *name, char out[LIMIT_PATH_BYTES]);
 /* Finds the snapshot of a model in huggingface_hub's cache. `commit` NULL: the revision's. */
 bool store_find_cached(const struct pull_env *env, const struct model_name *name,
                        const char *commit, char out[LIMIT_PATH_BYTES]);
@@ -67,6 +71,8 @@ int store_each(const struct pull_env *env, store_model_fn *fn, void *ctx, struct
 
 /* Returns what a file or folder takes on the disk. Follows no links. */
 uint64_t store_disk_bytes(const char *path);
+/* Removes a folder and everything in it. Follows no links. Fails if another process has it. */
+int store_remove_folder(const char *path, struct fm_error *err);
 /* Removes a folder of the models folder, or one GGUF model in it (`file` not ""), with everything
  * that belongs to it. */
 int store_remove(const struct pull_env *env, const struct model_name *name, struct fm_error *err);

@@ -187,6 +187,9 @@ static int list_store(const struct pull_env *env, struct listing *l, struct fm_e
             char folder[LIMIT_PATH_BYTES];
             (void)snprintf(folder, sizeof folder, "%.3500s/%.255s", path, names.names[k]);
             (void)snprintf(name, sizeof name, "%.255s/%.255s", orgs.names[i], names.names[k]);
+            char *end = strstr(name, STORE_PACKED ".partial");
+            if (end != NULL)
+                end[strlen(STORE_PACKED)] = '\0';
             for (char *c = strchr(name, '@'); c != NULL && *c != '\0'; c++)
                 *c = *c == '~' ? '/' : *c;
             if (!is_folder_name(names.names[k]) || !plat_file_info(folder, &info) || !info.is_dir)
@@ -314,7 +317,7 @@ uint64_t store_disk_bytes(const char *path)
 }
 
 /* Removes the model.json of a packed model first: without it the folder is no model any more. */
-static int remove_folder(const char *path, struct fm_error *err)
+int store_remove_folder(const char *path, struct fm_error *err)
 {
     char parent[LIMIT_PATH_BYTES];
     struct walk w = {.removes = true};
@@ -386,16 +389,45 @@ static int remove_gguf(const char *path, const struct model_name *name, struct f
     return rc;
 }
 
+/* Removes a pack and what an interrupted one has left. Returns false in *is_there if there is
+ * nothing. */
+static int remove_pack(const char *path, bool *is_there, struct fm_error *err)
+{
+    char partial[LIMIT_PATH_BYTES + 16], source[LIMIT_PATH_BYTES], holder[LIMIT_PATH_BYTES];
+    const char *const paths[] = {holder, partial, path};
+    int rc = 0;
+    *is_there = false;
+    (void)snprintf(partial, sizeof partial, "%s.partial", path);
+    if (!store_pack_source(path, "x", source))
+        return 0;
+    path_folder(source, holder);
+    for (size_t i = 0; rc == 0 && i < sizeof paths / sizeof paths[0]; i++)
+        if (plat_file_exists(paths[i])) {
+            *is_there = true;
+            rc = store_remove_folder(paths[i], err);
+        }
+    return rc;
+}
+
 int store_remove(const struct pull_env *env, const struct model_name *name, struct fm_error *err)
 {
     char path[LIMIT_PATH_BYTES], cached[LIMIT_PATH_BYTES], text[MODEL_TEXT_BYTES];
+    bool is_there = false;
+    int rc = 0;
     model_name_text(name, text);
-    if (store_path(env, name, path) && plat_file_exists(path))
-        return name->file[0] != '\0' ? remove_gguf(path, name, err) : remove_folder(path, err);
+    if (!store_path(env, name, path))
+        return err_set(err, FM_ERR_ARG, "the path of the models folder is too long");
+    const bool has_folder = plat_file_exists(path);
+    if (has_folder && name->file[0] != '\0')
+        return remove_gguf(path, name, err);
+    if (name->file[0] == '\0')
+        rc = remove_pack(path, &is_there, err);
     const size_t n = strlen(path);
     (void)snprintf(path + n, sizeof path - n, STORE_PACKED);
-    if (name->file[0] == '\0' && plat_file_exists(path))
-        return remove_folder(path, err);
+    if (rc == 0 && !is_there && name->file[0] == '\0')
+        rc = remove_pack(path, &is_there, err);
+    if (rc != 0 || is_there)
+        return rc;
     if (store_find_cached(env, name, NULL, cached))
         return err_set(err, FM_ERR_ARG, "'%s' is in huggingface_hub's cache, which other programs "
                        "use: remove it with their tools ('hf cache'), or remove '%s'", text,

@@ -34,10 +34,11 @@ COMMANDS = {
            "verbose help " + PREFIX + SAMPLING + ENGINE,
     "chat": PREFIX + SAMPLING + ENGINE + "no-history quiet verbose help",
     "pack": "experts dense embed head layers consume yes restart threads json quiet verbose help",
-    "verify": "threads json quiet help", "inspect": "kv json help",
-    "tokenize": "prompt file plain ids count json help", "rm": "quiet help", "du": "json help",
-    "template": "tools no-generation-prompt set tokens json help", "list": "names json help",
-    "pull": "to connections retries timeout digest dry-run json quiet help",
+    "verify": "threads json quiet help", "inspect": "kv json help", "du": "json help",
+    "tokenize": "prompt file plain ids count json help",
+    "template": "tools no-generation-prompt set tokens json help",
+    "pull": "to connections retries timeout digest pack dry-run experts dense embed head json "
+            "quiet help", "list": "names json help", "rm": "quiet help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
     "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
     "plan": "context routes disk-speed memory-speed " + MACHINE + " json quiet help",
@@ -56,8 +57,7 @@ COMMANDS = {
     "synth": "layers hidden heads kv-heads head-dim experts used expert-width shared-width "
              "key-heads value-heads key-dim value-dim conv interval vocab context form "
              "experts-format dense-format embed-format head-format split-size seed threads "
-             "headers-only dry-run json quiet help",
-    "completions": "help", "help": "man help",
+             "headers-only dry-run json quiet help", "completions": "help", "help": "man help",
 }
 
 
