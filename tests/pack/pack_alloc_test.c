@@ -23,6 +23,14 @@ static void remove_packed(void)
     assert_int_equal(system(command), 0);
 }
 
+/* Returns whether all is written; then --restart is refused. */
+static bool is_complete(void)
+{
+    char path[2 * sizeof packed];
+    (void)snprintf(path, sizeof path, "%s.partial/model.json", packed);
+    return access(path, F_OK) == 0;
+}
+
 static void test_packing(void **state)
 {
     (void)state;
@@ -33,7 +41,7 @@ static void test_packing(void **state)
     remove_packed();
     for (long n = 1; rc != 0; n++) {
         struct fm_error err = {0};
-        options.restart = n % 5 == 0;
+        options.restart = n % 5 == 0 && !is_complete();
         mem_fail_at(n);
         rc = fm_pack(source, packed, &options, NULL, &err);
         mem_fail_at(0);
