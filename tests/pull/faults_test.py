@@ -437,6 +437,19 @@ class Stop(Case):
         self.assert_pulled(files)
         self.assertLess(self.hub.sent_bytes - before, 8_000_000)
 
+    def test_changed_meanwhile(self):
+        """Without a digest, the ETag says that the file is another one: nothing is mixed."""
+        url = f"{self.hub.files_url}/m.gguf"
+        self.hub.plain_files["/m.gguf"] = noise(1, 6_000_000)
+        self.hub.cut_after = 3_000_000
+        self.pull(url, "--retries", "0", "--connections", "1", status=1)
+        self.assertTrue(list(self.models.glob("**/m.gguf.state")))
+        self.hub.cut_after = None
+        self.hub.plain_files["/m.gguf"] = noise(2, 6_000_000)
+        self.pull(url)
+        path = next(self.models.glob("**/m.gguf"))
+        self.assertEqual(path.read_bytes(), noise(2, 6_000_000))
+
     def test_interrupted(self):
         files = self.add_noise()
         self.hub.bytes_per_second = 400_000
@@ -457,7 +470,7 @@ class Stop(Case):
 
 class Killed100(Stop):
     """The whole of Stop.test_killed."""
-    test_continues = test_interrupted = None
+    test_continues = test_interrupted = test_changed_meanwhile = None
 
     def test_killed(self):
         left = self.kill(100)

@@ -78,7 +78,7 @@ class Download(Case):
         """The second process is refused while the first one downloads."""
         files = self.add_noise(n_shards=1)
         gate = threading.Event()
-        self.hub.faults.append(lambda r: r.server.role == "files" and not gate.wait(600))
+        self.hub.faults.append(lambda r: r.server.role == "files" and not gate.wait(60))
         first = subprocess.Popen([PROGRAM, "pull", "org/noise"], env=self.environment(),
                                  stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while not self.hub.asked("files"):
