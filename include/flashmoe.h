@@ -207,6 +207,14 @@ struct fm_model_info {
 FM_API int fm_model_info(const struct fm_model *model, struct fm_model_info *info);
 
 /* How the budget is spent, and counters since the model was opened. */
+/* One of several disks that a model lies on. */
+#define FM_DISKS_MAX 8
+struct fm_disk_stats {
+    const char *folder; /* valid while the model is open */
+    bool is_lost;       /* a mirror that is missing or has failed */
+    uint64_t bytes_read, busy_ns; /* busy: some read was in flight */
+};
+
 struct fm_stats {
     size_t size;
     uint64_t memory_budget_bytes; /* now */
@@ -254,6 +262,9 @@ struct fm_stats {
     uint64_t n_drafts_accepted_by[FM_DRAFT_SOURCES][FM_DRAFTS_MAX];
     /* What was decided: in how many passes a session had so many drafts. Where it may have some. */
     uint64_t n_draft_passes[1 + FM_DRAFTS_MAX];
+    unsigned n_disks; /* that experts are read from; 0: only one */
+    bool is_mirrored; /* each has all experts; else they are split */
+    struct fm_disk_stats disks[FM_DISKS_MAX];
 };
 /* Returns "mtp", "lookup", "grammar" or "given"; NULL for another number. */
 FM_API const char *fm_draft_source_name(unsigned source);
@@ -291,8 +302,10 @@ struct fm_chat_options {
 /* Renders a conversation with the model's chat template, or ChatML where it has none. The
  * conversation is JSON text: an array of messages, or an object with "messages", "tools",
  * "documents", "add_generation_prompt" (default true) and other variables of the template, such as
- * "enable_thinking". `options` may be NULL. Allocates the text, which is NUL-terminated. FM_ERR_ARG
- * for no conversation, or if the template refuses it. FM_ERR_UNSUPPORTED: no chat form. */
+ * "enable_thinking". With "continue_final_message" the text ends inside the last message, which is
+ * the assistant's, for an answer that continues it (is_continued). `options` may be NULL. Allocates
+ * the text, which is NUL-terminated. FM_ERR_ARG for no conversation, one that cannot be continued,
+ * or if the template refuses it. FM_ERR_UNSUPPORTED: no chat form. */
 FM_API int fm_chat_render(const struct fm_model *model, const char *conversation, size_t bytes,
                           const struct fm_chat_options *options, char **text, size_t *text_bytes,
                           struct fm_error *err);
@@ -463,6 +476,10 @@ struct fm_grammar;
 FM_API int fm_grammar_open_json(const struct fm_model *model, const char *schema,
                                 size_t schema_bytes, struct fm_grammar **out,
                                 struct fm_error *err);
+/* Holds an answer to a grammar in GBNF, the notation of llama.cpp (docs/SCHEMA.md). Fails likewise;
+ * the error names the line. */
+FM_API int fm_grammar_open_gbnf(const struct fm_model *model, const char *text, size_t bytes,
+                                struct fm_grammar **out, struct fm_error *err);
 FM_API void fm_grammar_close(struct fm_grammar *grammar); /* accepts NULL */
 
 /* ---- answers --------------------------------------------------------------------------- */
@@ -519,7 +536,7 @@ typedef int fm_answer_fn(void *ctx, const struct fm_answer_event *event, struct 
 
 #define FM_TOP_LOGPROBS_MAX 20
 
-/* `grammar` and `tail` are borrowed until the answer is closed. */
+/* `grammar`, `tail` and `stop_tokens` are borrowed until the answer is closed. */
 struct fm_answer_options {
     size_t size;
     fm_answer_fn *event;
@@ -547,6 +564,12 @@ struct fm_answer_options {
     /* For a call that must come: `lead` is the end of the prompt, which opens the call, and `tail`
      * closes it. There is no text, so stop strings do not apply. NULL: the model chooses. */
     const char *lead, *tail;
+    /* The prompt ends inside the answer, or with is_reasoning inside its reasoning: what the model
+     * writes continues that text. */
+    bool is_continued;
+    /* Further tokens that end the answer; their text is not part of it. */
+    const int32_t *stop_tokens;
+    unsigned n_stop_tokens;
 };
 FM_API int fm_answer_open(const struct fm_model *model, const struct fm_answer_options *options,
                           struct fm_answer **out, struct fm_error *err);

@@ -281,12 +281,22 @@ struct fm_gpu_speeds {
 FM_API int fm_gpu_measure(unsigned i, bool quick, struct fm_gpu_speeds *speeds,
                           struct fm_error *err);
 
+/* One of several disks that a model lies on. */
+struct fm_disk_speed {
+    char folder[1024];
+    struct fm_speed read; /* bytes, of this disk alone */
+    bool is_lost;         /* a mirror that is missing or has another model */
+};
+
 struct fm_disk_speeds {
     size_t size;
-    struct fm_speed read;       /* bytes */
+    struct fm_speed read;       /* bytes; of all disks together */
     uint64_t expert_bytes;      /* the largest expert */
-    unsigned read_depth;
+    unsigned read_depth;        /* for each disk */
     const char *io, *reader;    /* in use */
+    unsigned n_disks;           /* 0: there is only one */
+    bool is_mirrored;           /* each has all experts; else they are split */
+    struct fm_disk_speed disks[FM_DISKS_MAX];
 };
 /* Measures random reads of whole experts of a model. Of `options`, only io, io_path, reader and
  * read_depth are used. */
@@ -447,6 +457,15 @@ struct fm_pack_options {
     /* Layers whose experts are written, counted from 0, such as "0-19" or "0-9,30-39". The result
      * is part of a model, for a machine that has only these layers; NULL: the whole model. */
     const char *layers;
+    /* Further folders, each on a disk of its own, at most FM_DISKS_MAX - 1. All must be new. `dst`
+     * and these have a part of every expert each, which are read at the same time; with `mirror`,
+     * each has a copy of everything. */
+    const char *const *others; /* [n_others] */
+    unsigned n_others;
+    bool mirror;
+    /* What `dst` and the others get of each expert, in any unit; NULL: as fast as their disks
+     * read, which is measured. */
+    const double *shares; /* [1 + n_others] */
     /* Files that are fetched while packing; NULL: all files are in SRC. Implies `consume`. */
     const struct fm_pack_remote *remote;
 };

@@ -44,7 +44,8 @@ STREAMS = "stdout stderr"
 LIBM_CALLS = ("exp exp2 exp10 expm1 log log2 log10 log1p pow sin cos sincos tan asin acos atan "
               "atan2 sinh cosh tanh asinh acosh atanh cbrt hypot erf erfc tgamma lgamma")
 THREAD_FILES = ("src/base/pool.c", "src/base/mem.c", "src/store/reader_*.[ch]",
-                "src/store/row_store.c", "src/backend/cuda/cuda_memory.[ch]",
+                "src/store/disk_probe.c", "src/store/expert_store.c", "src/store/row_store.c",
+                "src/backend/cuda/cuda_memory.[ch]",
                 "src/cache/expert_cache*.[ch]", "src/cache/background.c", "src/pack/crew.c",
                 "src/cluster/transport_threads.c", "src/cluster/beat.c",
                 "src/cluster/mpi/transport_mpi.c",

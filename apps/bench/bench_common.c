@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/plat.h"
+#include "apps/cli/disk_report.h"
 #include "apps/cli/gpu_report.h"
 #include "apps/cli/interrupt.h"
 #include "flashmoe_lab.h"
@@ -409,6 +410,7 @@ void bench_print_disk(const struct bench *bench)
                      "after\n", human_rate(s->read.median, median),
                      human_rate(s->read.min, min), human_rate(s->read.max, max),
                      human_bytes(s->expert_bytes, expert), s->read_depth, s->io);
+    disk_report_print_speeds(s);
 }
 
 void bench_print_gpu(const struct bench *bench)

@@ -28,6 +28,7 @@ extern const struct command cmd_bench_draft;
 extern const struct command cmd_bench_prefill;
 extern const struct command cmd_bench_routes;
 extern const struct command cmd_bench_replay;
+extern const struct command cmd_bench_serve;
 extern const struct command cmd_bench_stream;
 extern const struct command cmd_bench_switch;
 extern const struct command cmd_doctor;

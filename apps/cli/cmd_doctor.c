@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
+#include "apps/cli/disk_report.h"
 #include "apps/cli/engine_words.h"
 #include "apps/cli/term.h"
 #include "flashmoe_lab.h"
@@ -270,6 +271,7 @@ static void print_disk(const struct doctor *d)
                  human_rate(s->read.median, median), human_rate(s->read.min, min),
                  human_rate(s->read.max, max), human_bytes(s->expert_bytes, expert),
                  s->read_depth, s->io);
+    disk_report_print_speeds(s);
     char direct[UNIT_BYTES], page[UNIT_BYTES];
     (void)printf("io auto      %s: %s direct, %s through the page cache\n",
                  word_text(&words_io, (int)d->io.io),
@@ -389,6 +391,8 @@ static int print_json(const struct doctor *d)
         json_decref(all);
         all = NULL;
     }
+    if (all != NULL)
+        disk_report_put_speeds(all, &d->disk);
     return out_json(all) ? STATUS_OK : STATUS_FAILED;
 }
 

@@ -3,6 +3,7 @@
 
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
+#include "apps/cli/disk_report.h"
 #include "apps/cli/engine_words.h"
 #include "apps/bench/limit.h"
 #include "apps/cli/term.h"
@@ -308,6 +309,7 @@ static void print_machine(const struct planner *p)
         (void)printf("disk read    %s, experts of %s, %u concurrent reads, %s, measured now\n",
                      human_rate(d->read.median, disk), human_bytes(d->expert_bytes, expert),
                      d->read_depth, d->io);
+    disk_report_print_speeds(d);
     const struct fm_gpu_speeds *g = &p->speeds.gpu;
     if (g->memory.median > 0)
         (void)printf("GPU copies   %s in its memory, %s to it, measured now\n",
@@ -428,7 +430,7 @@ static int print_json(const struct planner *p)
     json_t *rows = json_array();
     for (unsigned i = 0; i < p->n_rows; i++)
         (void)json_array_append_new(rows, row_json(&p->rows[i]));
-    return out_json(json_pack(
+    json_t *all = json_pack(
                "{s:o, s:s, s:o, s:I, s:f, s:o, s:I, s:o, s:o, s:s, s:I, s:o}",
                "model", json_text(path, strlen(path)), "architecture", p->info.architecture,
                "layers_here", json_label(p->info.layers_here[0] != '\0' ? p->info.layers_here
@@ -439,9 +441,10 @@ static int print_json(const struct planner *p)
                disk_per_s > 0 ? json_real(disk_per_s * 1e-9) : json_null(),
                "n_experts", (json_int_t)p->n_all, "routes", json_text(routes, strlen(routes)),
                "approximate", json_label(p->info.approximate),
-               "policy", policy_name(p), "chosen", (json_int_t)p->chosen, "budgets", rows))
-               ? STATUS_OK
-               : STATUS_FAILED;
+               "policy", policy_name(p), "chosen", (json_int_t)p->chosen, "budgets", rows);
+    if (all != NULL)
+        disk_report_put_speeds(all, &p->speeds.disk);
+    return out_json(all) ? STATUS_OK : STATUS_FAILED;
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */

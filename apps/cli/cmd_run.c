@@ -9,6 +9,7 @@
 #include "apps/cli/cluster.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
+#include "apps/cli/disk_report.h"
 #include "apps/cli/gpu_report.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/speed_report.h"
@@ -536,6 +537,8 @@ static void print_closing_line(const struct run *run, const struct fm_stats *sta
         human_bytes(stats->memory_budget_bytes, budget), seed);
     if (stats->gpu != NULL)
         say("GPU %s: %s", stats->gpu, gpu_report_work(NULL, stats, gpu));
+    if (args_flag(run->args, "stats"))
+        disk_report_say(stats);
     if (stats->n_drafted[0] > 0)
         print_drafts(stats);
     if (stats->n_shrinks > 0)
@@ -626,6 +629,8 @@ static int finish(struct run *run)
         run->json = make_json(run, &stats);
     if (run->json != NULL)
         (void)gpu_report_put(run->json, NULL, &stats);
+    if (run->json != NULL)
+        disk_report_put(run->json, &stats);
     if (run->json != NULL)
         cluster_put(run->json, run->model);
     const bool has_logprobs = args_given(run->args, "logprobs");

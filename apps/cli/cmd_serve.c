@@ -300,6 +300,7 @@ static int serve(struct serving *s, struct access_keys *keys, struct fm_error *e
         .request_s = (unsigned)args_uint(args, "time-limit"),
         .idle_s = (unsigned)args_uint(args, "idle-limit"),
         .grace_s = (unsigned)args_uint(args, "grace"),
+        .stall_ms = (unsigned)args_uint(args, "max-stall"),
         .limit_share = args_flag(args, "measure") ? limit_share : NULL, .log = log_line,
         .hung_up = hung_up, .ctx = s};
     return run_server(s, &options, keys, err);
@@ -366,6 +367,11 @@ static const struct option server_options[] = {
      .value = "60", .help = "Close a connection without a request after this time"},
     {.name = "grace", .kind = OPTION_UINT, .metavar = "SECONDS", .max = 86400, .value = "30",
      .help = "Time that running answers have to finish when the server stops"},
+    {.name = "max-stall", .kind = OPTION_UINT, .metavar = "MS", .min = 1, .max = 60000,
+     .value = "200",
+     .help = "Longest time in milliseconds that the prompt of another request adds to the wait for "
+             "an answer's next token. A longer one lets prompts be read in larger parts, which is "
+             "faster, above all with experts on the disk"},
     {.name = "measure", .kind = OPTION_FLAG,
      .help = "Measure memory and disk at the start, which takes a few seconds, so that the page "
              "can show the share of the hardware limit that decoding reaches"},

@@ -164,6 +164,21 @@ static int talk_send(const struct talk *t, const char *text, size_t bytes, struc
     return 0;
 }
 
+int http_connect(const struct http_url *url, int *fd, struct fm_error *err)
+{
+    struct talk t = {.url = url, .until_ns = plat_now_ns() + MAX_NS, .fd = -1};
+    const int rc = talk_connect(&t, err);
+    *fd = t.fd;
+    return rc;
+}
+
+int http_send(const struct http_url *url, int fd, const char *text, size_t bytes,
+              struct fm_error *err)
+{
+    const struct talk t = {.url = url, .until_ns = plat_now_ns() + MAX_NS, .fd = fd};
+    return talk_send(&t, text, bytes, err);
+}
+
 /* Reads until the other side closes; `text` has room for MAX_BYTES and a NUL. */
 static int talk_receive(const struct talk *t, char *text, size_t *bytes, struct fm_error *err)
 {

@@ -18,6 +18,10 @@ static const char chatml[] =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
+/* So many last bytes of a continued message are looked for at the end of its rendering. */
+#define CONTINUED_BYTES 64
+#define BLANKS " \t\r\n"
+
 /* A template, or the reason why there is none. */
 struct compiled {
     struct jinja *jinja;
@@ -183,19 +187,64 @@ static int check_messages(const json_t *messages, struct fm_error *err)
 }
 
 /* Builds the variables that transformers passes. */
-static json_t *variables_of(const json_t *conversation)
+static json_t *variables_of(const json_t *conversation, bool is_continued)
 {
     json_t *variables = json_pack("{s:n, s:n, s:b}", "tools", "documents",
                                   "add_generation_prompt", 1);
     if (variables == NULL)
         return NULL;
-    const int rc = json_is_object(conversation)
-                       ? json_object_update(variables, (json_t *)conversation)
-                       : json_object_set(variables, "messages", (json_t *)conversation);
+    int rc = json_is_object(conversation)
+                 ? json_object_update(variables, (json_t *)conversation)
+                 : json_object_set(variables, "messages", (json_t *)conversation);
+    if (rc == 0 && is_continued)
+        rc = json_object_set_new(variables, "add_generation_prompt", json_false());
     if (rc == 0)
         return variables;
     json_decref(variables);
     return NULL;
+}
+
+static size_t trimmed_bytes(const char *text, size_t bytes)
+{
+    while (bytes > 0 && strchr(BLANKS, text[bytes - 1]) != NULL)
+        bytes--;
+    return bytes;
+}
+
+/* Returns the text of the message that an answer continues, or NULL with an error. */
+static const json_t *continued_text(const json_t *messages, struct fm_error *err)
+{
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    const json_t *text = json_object_get(last, "content");
+    const bool is_good = role != NULL && strcmp(role, "assistant") == 0 && json_is_string(text) &&
+                         json_array_size(json_object_get(last, "tool_calls")) == 0 &&
+                         trimmed_bytes(json_string_value(text), json_string_length(text)) > 0;
+    if (is_good)
+        return text;
+    (void)err_set(err, FM_ERR_ARG, "only a last message of the assistant with text and without "
+                  "tool calls can be continued");
+    return NULL;
+}
+
+/* Ends a rendering with the last byte that the assistant wrote: what follows would end its turn. A
+ * template may trim that text. */
+static int cut_at_answer(struct jinja_rendering *r, const json_t *text, struct fm_error *err)
+{
+    size_t n_kept = r->bytes;
+    while (n_kept > 0 && r->origins[n_kept - 1] != JINJA_ANSWER)
+        n_kept--;
+    const size_t n_shown = trimmed_bytes(r->text, n_kept);
+    const char *begin = json_string_value(text) + strspn(json_string_value(text), BLANKS);
+    const size_t n_text = trimmed_bytes(begin, strlen(begin));
+    const size_t n_same = n_text < n_shown ? n_text : n_shown;
+    const size_t n = n_same < CONTINUED_BYTES ? n_same : CONTINUED_BYTES;
+    if (n == 0 || memcmp(r->text + n_shown - n, begin + n_text - n, n) != 0)
+        return err_set(err, FM_ERR_ARG, "the last message cannot be continued: the chat template "
+                       "does not write it at the end as it is");
+    r->text[n_kept] = '\0';
+    r->bytes = n_kept;
+    return 0;
 }
 
 int chat_render(const struct chat *chat, const json_t *conversation, int64_t now_s,
@@ -207,21 +256,29 @@ int chat_render(const struct chat *chat, const json_t *conversation, int64_t now
     const json_t *tools = json_object_get(conversation, "tools");
     const bool has_tools = json_array_size(tools) > 0;
     const struct compiled *c = has_tools && chat->has_tool_use ? &chat->tool_use : &chat->usual;
+    const bool is_continued =
+        json_is_true(json_object_get(conversation, "continue_final_message"));
     int rc = check_messages(messages, err);
-    if (rc != 0)
-        return rc;
+    const json_t *text = rc == 0 && is_continued ? continued_text(messages, err) : NULL;
+    if (rc != 0 || (is_continued && text == NULL))
+        return rc != 0 ? rc : FM_ERR_ARG;
     if (c->jinja == NULL && c->why.code == 0)
         return err_set(err, FM_ERR_UNSUPPORTED,
                        "'%s' has no chat template and no <|im_start|> and <|im_end|> tokens: not "
                        "a chat model", chat->name);
     if (c->jinja == NULL)
         return err_set(err, c->why.code, "%s: %s", chat->name, c->why.text);
-    json_t *variables = variables_of(conversation);
+    json_t *variables = variables_of(conversation, is_continued);
     if (variables == NULL)
         return err_set(err, FM_ERR_NOMEM, "no memory for a conversation");
     const struct jinja_input input = {.variables = variables, .trusted = chat->special_tokens,
                                       .now_s = now_s, .now_offset_s = now_offset_s};
     rc = jinja_render(c->jinja, &input, out, err);
+    if (rc == 0 && is_continued) {
+        rc = cut_at_answer(out, text, err);
+        if (rc != 0)
+            jinja_rendering_clear(out);
+    }
     json_decref(variables);
     return rc;
 }

@@ -48,9 +48,11 @@ bool chat_has_template(const struct chat *chat);
 const struct dialect *const *chat_dialects(const struct chat *chat);
 
 /* Renders a conversation: an array of messages, or an object with `messages`, `tools`, `documents`,
- * `add_generation_prompt` (default true) and any other variables of the template. Free with
- * jinja_rendering_clear. Fails with FM_ERR_UNSUPPORTED if there is no template and the tokenizer
- * has no ChatML tokens, and with FM_ERR_ARG if it is not a conversation. */
+ * `add_generation_prompt` (default true) and any other variables of the template. With
+ * `continue_final_message` the rendering ends with the text of the last message, which must be the
+ * assistant's, so that the answer continues it. Free with jinja_rendering_clear. Fails with
+ * FM_ERR_UNSUPPORTED if there is no template and the tokenizer has no ChatML tokens, and with
+ * FM_ERR_ARG if it is not a conversation or cannot be continued. */
 int chat_render(const struct chat *chat, const json_t *conversation, int64_t now_s,
                 int32_t now_offset_s, struct jinja_rendering *out, struct fm_error *err);
 

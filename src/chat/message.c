@@ -598,9 +598,11 @@ int message_open(const struct message_options *options, message_fn *fn, void *ct
     m->frames = dialect_frames_of(m->options.dialects);
     for (const struct dialect *const *d = m->options.dialects; *d != NULL; d++)
         m->may_begin_closed = m->may_begin_closed || (*d)->may_begin_closed;
-    m->state = m->frames != NULL ? IN_HEADER : options->is_thinking ? IN_REASONING : IN_CONTENT;
-    m->is_stripping = options->is_thinking && m->frames == NULL;
-    m->is_at_start = !options->is_thinking;
+    const bool has_header = m->frames != NULL && !options->is_continued;
+    m->state = has_header ? IN_HEADER : options->is_thinking ? IN_REASONING : IN_CONTENT;
+    m->is_stripping = options->is_thinking && m->frames == NULL && !options->is_continued;
+    m->is_at_start = !options->is_thinking && !options->is_continued;
+    m->is_final = options->is_continued;
     m->ends = MARKER_ANY_END;
     add_markers(m);
     toolcall_init(&m->call, m->options.dialects, options->tools);

@@ -78,6 +78,9 @@ struct dialect;
 
 struct message_options {
     bool is_thinking;    /* the prompt has started the reasoning */
+    /* The prompt ends inside the answer itself, or with is_thinking inside its reasoning. All of
+     * the text is part of it: none is dropped at its beginning, and reasoning cannot begin. */
+    bool is_continued;
     /* How calls are written (chat/dialect.h); NULL-terminated, borrowed. With NULL or with
      * is_without_calls, calls are content. */
     const struct dialect *const *dialects;

@@ -24,12 +24,12 @@ static uint64_t head_checks_at(const struct model *model, const struct forward_o
 
 static uint64_t peaks_at(const struct model *model, const struct forward_options *options)
 {
-    return (head_checks_at(model, options) + FORWARD_HEAD_ROWS + 1) / 2 * 2;
+    return (head_checks_at(model, options) + forward_head_rows(options) + 1) / 2 * 2;
 }
 
 static uint64_t n_not_finite(const struct model *model, const struct forward_options *options)
 {
-    return peaks_at(model, options) + 2 * FORWARD_HEAD_ROWS;
+    return peaks_at(model, options) + 2ull * forward_head_rows(options);
 }
 
 /* Lays out what the backend computes with. */
@@ -55,7 +55,7 @@ static void carve_rows(struct carver *c, struct forward *f, const struct model *
     f->step.ahead_normed = carve(c, options->ahead_rows * hidden, sizeof(float));
     f->step.ahead_ids = carve(c, options->ahead_rows * k, sizeof(uint32_t));
     f->step.ahead_weights = carve(c, options->ahead_rows * k, sizeof(float));
-    const uint64_t head_rows = model->has_head ? FORWARD_HEAD_ROWS : 0;
+    const uint64_t head_rows = model->has_head ? forward_head_rows(options) : 0;
     f->head_in = carve(c, head_rows * (model->shape.row_floats + hidden), sizeof(float));
     f->step.head_scratch = carve(c, head_rows * sizes.head_floats_per_row, sizeof(float));
     f->logits = carve(c, head_rows * model->shape.vocabulary, sizeof(float));
@@ -149,8 +149,8 @@ void forward_backend_options(const struct model *model, const struct forward_opt
     arch_of(model)->sizes(model->arch, &sizes);
     backend->max_cols = sizes.max_cols;
     backend->max_rows = options->max_rows;
-    if (backend->max_rows < FORWARD_HEAD_ROWS)
-        backend->max_rows = FORWARD_HEAD_ROWS;
+    if (backend->max_rows < forward_head_rows(options))
+        backend->max_rows = forward_head_rows(options);
     backend->max_ffn_rows = forward_max_ffn_rows(model, options->max_rows);
     backend->max_intermediate = sizes.max_intermediate;
     /* Only experts are computed together, and a dense block has each row once. */
@@ -469,7 +469,7 @@ static void give_peak(const struct forward *f, const struct head_row *row, uint3
 /* Has a device look at the logits and send them where they are wanted, before anybody waits for
  * it. places[i] is NULL where row i is not wanted anywhere. */
 static void send_logits(struct forward *f, const struct head_row *rows, uint32_t n,
-                        float *places[FORWARD_HEAD_ROWS])
+                        float *places[FORWARD_MAX_HEAD_ROWS])
 {
     const struct batch_hooks *hooks = &f->pass->batch->hooks;
     const struct memory *memory = f->be->memory;
@@ -531,10 +531,10 @@ static void flush_head(struct forward *f, const struct head_row *rows, uint32_t 
 {
     const struct batch *batch = f->pass->batch;
     const struct memory *memory = f->be->memory;
-    const size_t hidden = f->model->shape.hidden;
-    float *normed = f->head_in + (size_t)FORWARD_HEAD_ROWS * f->model->shape.row_floats;
-    float *places[FORWARD_HEAD_ROWS];
-    assert(n > 0 && n <= FORWARD_HEAD_ROWS);
+    const size_t hidden = f->model->shape.hidden, n_max = forward_head_rows(&f->options);
+    float *normed = f->head_in + n_max * f->model->shape.row_floats;
+    float *places[FORWARD_MAX_HEAD_ROWS];
+    assert(n > 0 && n <= n_max);
     f->arch->final_norm(&f->step, f->head_in, n, normed);
     f->arch->head(&f->step, normed, n, f->logits);
     send_logits(f, rows, n, places);
@@ -563,7 +563,7 @@ static void run_head(struct forward *f)
 {
     struct pass *pass = f->pass;
     const size_t floats = f->model->shape.row_floats;
-    struct head_row rows[FORWARD_HEAD_ROWS];
+    struct head_row rows[FORWARD_MAX_HEAD_ROWS];
     uint32_t n = 0, n_rows = 0;
     for (uint32_t s = 0; s < pass->n_segments; s++)
         for (uint32_t i = 0; i < pass->segments[s].n_rows; i++) {
@@ -574,7 +574,7 @@ static void run_head(struct forward *f)
                         floats * sizeof(float));
             rows[n++] = (struct head_row){pass->in_batch[s], i};
             n_rows++;
-            if (n == FORWARD_HEAD_ROWS) {
+            if (n == forward_head_rows(&f->options)) {
                 flush_head(f, rows, n);
                 n = 0;
             }

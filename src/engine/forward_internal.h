@@ -9,8 +9,17 @@
 extern "C" {
 #endif
 
-/* Rows whose logits are computed together. */
-#define FORWARD_HEAD_ROWS 8
+/* Rows whose logits are computed together: one of each sequence, so that the head is read once for
+ * all of them, unless these are very many. */
+#define FORWARD_MAX_HEAD_ROWS 32
+#define FORWARD_MIN_HEAD_ROWS 8
+static inline uint32_t forward_head_rows(const struct forward_options *options)
+{
+    if (options->max_segments < FORWARD_MIN_HEAD_ROWS)
+        return FORWARD_MIN_HEAD_ROWS;
+    return options->max_segments < FORWARD_MAX_HEAD_ROWS ? options->max_segments
+                                                         : FORWARD_MAX_HEAD_ROWS;
+}
 
 /* Places for experts that are sent, and how many are sent together: some are computed while the
  * next ones travel. */
@@ -83,7 +92,7 @@ struct forward {
     struct lookahead lookahead;
     void *lookahead_memory;
     struct pass *pass;       /* at hand */
-    float *head_in, *logits; /* rows for the head, [HEAD_ROWS, vocabulary] */
+    float *head_in, *logits; /* rows for the head, [head_rows, vocabulary] */
     struct row_store *rows;  /* NULL: the layers have no tables */
     /* Rows that are not finite, as not_finite_code: [1 + layers, max_segments], the embedding
      * first; in the backend's memory, and for the host. */

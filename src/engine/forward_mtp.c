@@ -234,6 +234,7 @@ bool forward_mtp_draft(struct forward *f, struct mtp_row *rows, uint32_t n, uint
     const struct batch batch = {
         .segments = f->mtp.wanted, .n_segments = n,
         .hooks = {.ctx = f, .is_given_up = has_failed, .fault = note_fault}};
+    const uint32_t n_together = forward_head_rows(&f->options);
     take_given_rows(f, rows, n);
     f->mtp.pass.batch = &batch;
     f->pass = &f->mtp.pass;
@@ -246,10 +247,10 @@ bool forward_mtp_draft(struct forward *f, struct mtp_row *rows, uint32_t n, uint
     if (f->mtp.has_failed)
         return false;
     f->arch->mtp->norm(&f->step, f->step.x, n, f->mtp.hidden);
-    for (uint32_t i = 0; i < n; i += FORWARD_HEAD_ROWS) {
+    for (uint32_t i = 0; i < n; i += n_together) {
         const uint32_t left = n - i;
         run_head(f, rows + i, f->mtp.hidden + i * (size_t)f->model->shape.hidden,
-                 left < FORWARD_HEAD_ROWS ? left : FORWARD_HEAD_ROWS, n_tokens);
+                 left < n_together ? left : n_together, n_tokens);
     }
     return true;
 }

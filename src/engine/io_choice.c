@@ -99,23 +99,21 @@ static int measure_pass(const struct model *model, enum store_io io, uint64_t by
     const struct fm_model_options defaults = {.size = sizeof defaults};
     struct streaming s;
     struct expert_store *store;
-    struct reader *reader;
+    const char *reader_name;
     double figures[READER_PASSES_MAX] = {0};
     uint64_t all;
     int rc = streaming_choose(&s, &defaults, err);
     s.io = io;
     streaming_fit(&s, model);
     if (rc == 0)
-        rc = streaming_open_reader(&s, &reader, err);
-    if (rc == 0)
-        rc = expert_store_open(model, reader, io, false, &store, err);
+        rc = streaming_open_store(&s, model, false, &reader_name, &store, err);
     if (rc != 0)
         return rc;
     /* A large expert is read in many pieces, so fewer experts fill the queue. */
     const uint64_t at_a_time = 1 + bytes / expert_bytes(model, &all);
     const struct reader_measurement how = {
         .n_experts_at_a_time = at_a_time < s.reader.depth ? (unsigned)at_a_time : s.reader.depth,
-        .n_passes = 1, .pass_bytes = bytes, .seed = seed};
+        .n_passes = 1, .pass_bytes = bytes, .seed = seed, .disk = -1};
     if (io != STORE_DIRECT || expert_store_is_direct(store))
         rc = reader_measure(model, store, &how, figures, err);
     expert_store_close(store);

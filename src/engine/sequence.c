@@ -320,6 +320,7 @@ void sequence_reset(struct sequence *sequence)
     sequence_clear_state(sequence, 0);
     for (uint32_t i = 0; i < sequence->n_marks; i++)
         sequence->marks[i] = 0;
+    sequence->kept_mark = 0;
 }
 
 /* ---- going back ------------------------------------------------------------------------------ */
@@ -425,6 +426,7 @@ void sequence_copy(struct sequence *to, const struct sequence *from, uint32_t po
         if (to->marks[m] > 0)
             sequence_copy_state(to, mark_state(to, m), from, mark_state(from, m));
     to->position = position;
+    to->kept_mark = from->kept_mark <= position ? from->kept_mark : 0;
 }
 
 /* Finds the marks next to this one, or 0 and `end` where there is none. */
@@ -443,11 +445,11 @@ static void neighbours(const struct sequence *s, uint32_t position, uint32_t end
 }
 
 /* Returns the mark to overwrite with one at `position`: one at the same position, a free one, or
- * the one with the smallest loss, which is the gap that it would leave, relative to its age. There
- * is at least one mark. */
+ * the one with the smallest loss, which is the gap that it would leave, relative to its age, but
+ * for the one that is to be kept. There is at least one mark. */
 static uint32_t take_mark(const struct sequence *s, uint32_t position)
 {
-    uint32_t worst = 0;
+    uint32_t worst = s->n_marks;
     double min = 0;
     for (uint32_t i = 0; i < s->n_marks; i++)
         if (s->marks[i] == position)
@@ -458,12 +460,12 @@ static uint32_t take_mark(const struct sequence *s, uint32_t position)
         uint32_t before, behind;
         neighbours(s, s->marks[i], position, &before, &behind);
         const double loss = (double)(behind - before) / (double)(position + 1 - before);
-        if (i == 0 || loss < min) {
+        if (s->marks[i] != s->kept_mark && (worst == s->n_marks || loss < min)) {
             worst = i;
             min = loss;
         }
     }
-    return worst;
+    return worst < s->n_marks ? worst : 0; /* there is only one */
 }
 
 void sequence_mark(struct sequence *s)

@@ -74,6 +74,7 @@ struct sequence {
     bool is_recurrent;        /* some layer is */
     uint32_t n_marks;         /* room for so many: 0 where nothing is recurrent */
     uint32_t marks[SEQUENCE_MARKS]; /* [n_marks] positions, in no order; 0: none */
+    uint32_t kept_mark; /* position whose mark makes no room for others; 0: none */
     /* The mark that the tokens being computed leave: at that position, when all layers are done. */
     uint32_t next_position; /* 0: none */
     uint32_t next_mark;     /* index into marks */

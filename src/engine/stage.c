@@ -99,12 +99,8 @@ static int open_experts(struct stage *stage, const struct stage_options *options
     const struct streaming *s = options->streaming;
     if (stage->model->n_expert_layers == 0)
         return 0;
-    struct reader *reader;
-    int rc = streaming_open_reader(s, &reader, err);
-    if (rc != 0)
-        return rc;
-    stage->reader_name = reader->ops->name;
-    rc = expert_store_open(stage->model, reader, s->io, options->checks, &stage->store, err);
+    int rc = streaming_open_store(s, stage->model, options->checks, &stage->reader_name,
+                                  &stage->store, err);
     if (rc == 0)
         rc = open_cache(stage, s->policy, err);
     if (rc == 0 && s->heat_path != NULL)

@@ -39,10 +39,12 @@ uint64_t streaming_bytes(const struct streaming *s, const struct model *model)
 {
     if (model->n_expert_layers == 0) /* no reader is opened */
         return 0;
-    return reader_bytes(&s->reader) + s->reader.depth * expert_store_page_bytes(model, s->io);
+    const uint64_t one =
+        reader_bytes(&s->reader) + s->reader.depth * expert_store_page_bytes(model, s->io);
+    return expert_store_n_disks(model) * one;
 }
 
-int streaming_open_reader(const struct streaming *s, struct reader **reader, struct fm_error *err)
+static int open_reader(const struct streaming *s, struct reader **reader, struct fm_error *err)
 {
     struct fm_error why = {0};
     int rc = s->wants_uring ? reader_uring_open(&s->reader, reader, &why) : FM_ERR_UNSUPPORTED;
@@ -53,6 +55,26 @@ int streaming_open_reader(const struct streaming *s, struct reader **reader, str
     if (s->wants_uring)
         log_info("reader", "%s; reading with threads", why.text);
     return reader_pread_open(&s->reader, reader, err);
+}
+
+int streaming_open_store(const struct streaming *s, const struct model *model, bool checks,
+                         const char **reader_name, struct expert_store **store,
+                         struct fm_error *err)
+{
+    struct reader *readers[SOURCE_MAX_DISKS];
+    const unsigned n_disks = expert_store_n_disks(model);
+    *store = NULL;
+    for (unsigned i = 0; i < n_disks; i++) {
+        int rc = open_reader(s, &readers[i], err);
+        while (rc != 0 && i > 0) {
+            i--;
+            readers[i]->ops->close(readers[i]);
+        }
+        if (rc != 0)
+            return rc;
+    }
+    *reader_name = readers[0]->ops->name;
+    return expert_store_open(model, readers, s->io, checks, store, err);
 }
 
 int streaming_open_model(const char *model_path, const struct fm_model_options *options,

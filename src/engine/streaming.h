@@ -24,7 +24,10 @@ struct streaming {
 /* Takes the options apart, or says what is wrong with one, before anything is opened. */
 int streaming_choose(struct streaming *s, const struct fm_model_options *options,
                      struct fm_error *err);
-int streaming_open_reader(const struct streaming *s, struct reader **reader, struct fm_error *err);
+/* Opens a reader for each disk of the model, and the store over them. */
+int streaming_open_store(const struct streaming *s, const struct model *model, bool checks,
+                         const char **reader_name, struct expert_store **store,
+                         struct fm_error *err);
 /* Decides `io` where the options left it open: takes what was kept from an earlier run, or measures
  * the disk where it may. Called once the model's headers are read. Never fails: without a figure,
  * experts are read past the page cache. */

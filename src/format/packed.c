@@ -10,7 +10,6 @@
 
 #include "base/mem.h"
 #include "base/plat.h"
-#include "format/directory.h"
 #include "format/refuse.h"
 #include "quant/interleave.h"
 
@@ -266,6 +265,33 @@ static int read_record_sums(struct parser *p, const json_t *entry, struct packed
     return 0;
 }
 
+/* Reads how a record is cut, for a model that is split over several folders. All layers have as
+ * many parts. */
+static int read_parts(struct parser *p, const json_t *entry, uint32_t index,
+                      struct packed_layer *layer)
+{
+    const json_t *list = json_object_get(entry, "parts");
+    layer->part_bytes[0] = layer->record.bytes;
+    if (index == 0)
+        p->packed->n_parts = list != NULL ? (unsigned)json_array_size(list) : 1;
+    if (list == NULL && p->packed->n_parts == 1)
+        return 0;
+    const size_t n = json_array_size(list);
+    uint64_t sum = 0;
+    bool is_right = n >= 2 && n <= SOURCE_MAX_DISKS && n == p->packed->n_parts &&
+                    p->version >= PACKED_VERSION_SPLIT;
+    for (size_t i = 0; is_right && i < n; i++) {
+        const json_int_t bytes = json_integer_value(json_array_get(list, i));
+        is_right = bytes > 0 && bytes % MEM_PAGE == 0 &&
+                   mem_add(sum, (uint64_t)bytes, &sum);
+        layer->part_bytes[i] = (uint64_t)bytes;
+    }
+    if (is_right && sum == layer->record.bytes)
+        return 0;
+    return wrong(p, layer->prefix, "parts", list, "for each folder the bytes of a record that it "
+                 "has: multiples of 4096 that add up to record_bytes, as many in every layer");
+}
+
 static void add_expert_tensor(struct parser *p, const struct packed_layer *layer, unsigned m,
                               unsigned file)
 {
@@ -314,6 +340,8 @@ static int read_layer(struct parser *p, const json_t *entry, uint32_t index)
                     !mem_mul(record_bytes, n_experts, &all)))
         rc = wrong(p, layer->prefix, "record_bytes", json_object_get(entry, "record_bytes"),
                    "the size that follows from the formats and shapes of its matrices");
+    if (rc == 0)
+        rc = read_parts(p, entry, index, layer);
     if (rc == 0)
         rc = read_record_sums(p, entry, layer);
     if (rc == 0)
@@ -473,121 +501,7 @@ int packed_parse(struct source *source, const char *label, const char *text, siz
     return packed_parse_unsealed(source, label, text, bytes, err);
 }
 
-/* ---- opening -------------------------------------------------------------------------------- */
-
-static int check_size(const struct source_file *file, uint64_t expected, struct fm_error *err)
-{
-    if (file->bytes == expected)
-        return 0;
-    return err_set(err, FM_ERR_FORMAT, "%s: the file has %llu bytes, but model.json says %llu: it "
-                   "was truncated or changed; copy it again or pack the model again", file->path,
-                   (unsigned long long)file->bytes, (unsigned long long)expected);
-}
-
-bool packed_is_part(const struct packed *packed)
-{
-    for (uint32_t i = 0; i < packed->n_layers; i++)
-        if (packed->layers[i].is_elsewhere)
-            return true;
-    return false;
-}
-
-const char *packed_layers_here(const struct packed *packed, char text[PACKED_LAYERS_BYTES])
-{
-    size_t used = 0;
-    (void)snprintf(text, PACKED_LAYERS_BYTES, "none");
-    for (uint32_t i = 0; i < packed->n_layers; i++) {
-        const uint32_t first = i;
-        if (packed->layers[i].is_elsewhere)
-            continue;
-        while (i + 1 < packed->n_layers && !packed->layers[i + 1].is_elsewhere &&
-               packed->layers[i + 1].layer == packed->layers[i].layer + 1)
-            i++;
-        char range[32];
-        (void)snprintf(range, sizeof range, first < i ? "%u-%u" : "%u",
-                       packed->layers[first].layer, packed->layers[i].layer);
-        if (used + strlen(range) + 8 > PACKED_LAYERS_BYTES) {
-            (void)snprintf(text + used, PACKED_LAYERS_BYTES - used, ", ...");
-            break;
-        }
-        used += (size_t)snprintf(text + used, PACKED_LAYERS_BYTES - used, "%s%s",
-                                 used > 0 ? ", " : "", range);
-    }
-    return text;
-}
-
-static int explain_part(const struct packed *packed, const char *dir, const char *name,
-                        struct fm_error *err)
-{
-    char here[PACKED_LAYERS_BYTES];
-    return err_set(err, FM_ERR_IO, "'%s' is missing: '%s' is part of a model and has the experts "
-                   "of layers %s. Copy the file from a machine that has it, use the whole model, "
-                   "or give this part to a rank of these layers alone (--layers, docs/CLUSTER.md)",
-                   name, dir, packed_layers_here(packed, here));
-}
-
-/* Returns whether a file of experts is to be opened; fails if it should be there and is not. */
-static int needs_layer(const struct packed *packed, uint32_t index, const char *dir,
-                       const char *name, const struct source_options *options, bool *is_needed,
-                       struct fm_error *err)
-{
-    const struct packed_layer *layer = &packed->layers[index];
-    const bool is_there = directory_has(dir, name);
-    const bool may_lack = options->may_lack_experts ||
-                          (options->may_be_part && layer->is_elsewhere);
-    *is_needed = source_wants_layer(options, layer->layer) && (is_there || !may_lack);
-    return *is_needed && !is_there && layer->is_elsewhere ? explain_part(packed, dir, name, err)
-                                                          : 0;
-}
-
-static int open_files(struct source *source, const char *dir, const struct source_options *options,
-                      struct fm_error *err)
-{
-    const struct packed *packed = source->packed;
-    const size_t n = (size_t)packed->n_layers + 1;
-    char(*names)[PACKED_NAME_BYTES] = mem_new(n, sizeof *names, "file names", err);
-    const char **list = mem_new(n, sizeof *list, "file names", err);
-    bool *is_needed = mem_new(n, sizeof *is_needed, "file names", err);
-    int rc = names == NULL || list == NULL || is_needed == NULL ? FM_ERR_NOMEM : 0;
-    for (size_t i = 0; rc == 0 && i < n; i++) {
-        (void)snprintf(names[i], sizeof names[i], i == 0 ? PACKED_DENSE_NAME : PACKED_EXPERTS_NAME,
-                       i == 0 ? 0 : packed->layers[i - 1].layer);
-        list[i] = names[i];
-        is_needed[i] = true;
-        if (i > 0)
-            rc = needs_layer(packed, (uint32_t)i - 1, dir, names[i], options, &is_needed[i], err);
-    }
-    if (rc == 0)
-        rc = source_open_files(source, dir, NULL, list, is_needed, n, PACKED_MODEL_NAME, err);
-    if (rc == 0)
-        rc = check_size(&source->files[0], packed->dense_bytes, err);
-    for (uint32_t i = 0; rc == 0 && i < packed->n_layers; i++)
-        if (is_needed[i + 1])
-            rc = check_size(&source->files[i + 1],
-                            packed->layers[i].n_experts * packed->layers[i].record.bytes, err);
-    mem_free(is_needed);
-    mem_free(names);
-    mem_free(list);
-    return rc;
-}
-
-int packed_open(struct source *source, const char *dir, const struct source_options *options,
-                struct fm_error *err)
-{
-    char *path = source_join(dir, PACKED_MODEL_NAME, err), *text = NULL;
-    size_t bytes;
-    int rc = path == NULL ? FM_ERR_NOMEM
-                          : plat_read_file(path, LIMIT_INDEX_JSON_BYTES, &text, &bytes, err);
-    if (rc == 0)
-        rc = packed_parse(source, path, text, bytes, err);
-    if (rc == 0)
-        rc = open_files(source, dir, options, err);
-    if (rc == 0)
-        rc = source_sort_tensors(source, err);
-    mem_free(text);
-    mem_free(path);
-    return rc;
-}
+/* ---- small files --------------------------------------------------------------------------- */
 
 void packed_free(struct packed *packed)
 {
@@ -636,24 +550,46 @@ int packed_check_text(const struct packed *packed, const char *name, const char 
 
 /* ---- checking ------------------------------------------------------------------------------- */
 
-int packed_sum_range(const struct source_file *file, uint64_t offset, uint64_t bytes,
-                     struct packed_sum *sum, struct fm_error *err)
+/* A run of bytes in a file. */
+struct range {
+    const struct source_file *file;
+    uint64_t offset, bytes;
+};
+
+#define SUM_BUFFER_BYTES (4u << 20)
+
+static int hash_range(const struct range *range, XXH3_state_t *state, char *buffer,
+                      struct fm_error *err)
 {
-    const uint64_t max = 4u << 20;
     int rc = 0;
-    XXH3_state_t *state = XXH3_createState();
-    char *buffer = mem_new(bytes < max ? bytes : max, 1, "a read buffer", err);
-    if (buffer == NULL || state == NULL)
-        rc = err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
-    else
-        (void)XXH3_128bits_reset(state); /* fails only for a NULL state */
-    for (uint64_t done = 0; rc == 0 && done < bytes;) {
-        uint64_t n = bytes - done < max ? bytes - done : max;
-        rc = plat_read_at(file->fd, file->path, buffer, n, offset + done, err);
+    for (uint64_t done = 0; rc == 0 && done < range->bytes;) {
+        uint64_t n = range->bytes - done;
+        n = n < SUM_BUFFER_BYTES ? n : SUM_BUFFER_BYTES;
+        rc = plat_read_at(range->file->fd, range->file->path, buffer, n, range->offset + done, err);
         if (rc == 0)
             packed_hash_add(state, buffer, n);
         done += n;
     }
+    return rc;
+}
+
+/* Computes the checksum of all ranges together. */
+static int sum_ranges(const struct range ranges[], unsigned n, struct packed_sum *sum,
+                      struct fm_error *err)
+{
+    uint64_t max = 0;
+    for (unsigned i = 0; i < n; i++)
+        max = ranges[i].bytes > max ? ranges[i].bytes : max;
+    XXH3_state_t *state = XXH3_createState();
+    char *buffer = mem_new(max < SUM_BUFFER_BYTES ? max : SUM_BUFFER_BYTES, 1, "a read buffer",
+                           err);
+    int rc = 0;
+    if (buffer == NULL || state == NULL)
+        rc = err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
+    else
+        (void)XXH3_128bits_reset(state); /* fails only for a NULL state */
+    for (unsigned i = 0; rc == 0 && i < n; i++)
+        rc = hash_range(&ranges[i], state, buffer, err);
     if (rc == 0)
         packed_sum_of_hash(state, sum);
     (void)XXH3_freeState(state); /* accepts NULL */
@@ -661,15 +597,21 @@ int packed_sum_range(const struct source_file *file, uint64_t offset, uint64_t b
     return rc;
 }
 
-int packed_check_record(const struct source_file *file, uint64_t offset, uint64_t bytes,
-                        const struct packed_sum *expected, struct fm_error *err)
+int packed_check_record(const struct source *source, uint32_t index, uint32_t expert,
+                        struct fm_error *err)
 {
+    const struct packed *packed = source->packed;
+    const struct packed_layer *layer = &packed->layers[index];
+    struct range ranges[SOURCE_MAX_DISKS];
     struct packed_sum sum;
-    int rc = packed_sum_range(file, offset, bytes, &sum, err);
-    if (rc == 0 && !packed_sum_equal(&sum, expected))
+    for (unsigned d = 0; d < packed->n_parts; d++)
+        ranges[d] = (struct range){&source->files[packed_file_index(packed, index, d)],
+                                   expert * layer->part_bytes[d], layer->part_bytes[d]};
+    int rc = sum_ranges(ranges, packed->n_parts, &sum, err);
+    if (rc == 0 && !packed_sum_equal(&sum, &layer->sums[expert]))
         rc = err_set(err, FM_ERR_FORMAT, "'%s' is damaged: %llu bytes at byte %llu do not match "
-                     "their checksum in model.json", file->path, (unsigned long long)bytes,
-                     (unsigned long long)offset);
+                     "their checksum in model.json", ranges[0].file->path,
+                     (unsigned long long)ranges[0].bytes, (unsigned long long)ranges[0].offset);
     return rc;
 }
 
@@ -704,7 +646,7 @@ int packed_check_tensor(const struct source *source, const struct tensor_info *t
 {
     const struct packed_tensor *t = packed_tensor_at(source->packed, tensor->parts[0].offset);
     struct packed_sum sum;
-    int rc = packed_sum_range(&source->files[0], t->offset, t->bytes, &sum, err);
+    int rc = sum_ranges(&(struct range){&source->files[0], t->offset, t->bytes}, 1, &sum, err);
     if (rc == 0 && !packed_sum_equal(&sum, &t->sum))
         rc = packed_explain_tensor(source, t, err);
     return rc;

@@ -15,8 +15,10 @@
 extern "C" {
 #endif
 
-#define PACKED_VERSION 2
+#define PACKED_VERSION 3         /* the latest that is read */
 #define PACKED_VERSION_BY_ROWS 1 /* for a model without interleaved matrices */
+#define PACKED_VERSION_MIXED 2   /* with some, in one folder */
+#define PACKED_VERSION_SPLIT 3   /* for a model that is split over several folders */
 #define PACKED_FORMAT "flashmoe-packed"
 #define PACKED_MODEL_NAME "model.json"
 #define PACKED_DENSE_NAME "dense.bin"
@@ -36,6 +38,7 @@ struct packed_layer {
     struct record record;
     struct packed_sum *sums; /* [n_experts] checksum of the whole record, including padding */
     bool is_elsewhere; /* this is part of a model, and another part has the file */
+    uint64_t part_bytes[SOURCE_MAX_DISKS]; /* [n_parts] bytes of a record in each folder */
 };
 
 /* A small file of the model with known content, such as tokenizer.json. */
@@ -56,8 +59,9 @@ struct packed_tensor {
 };
 
 struct packed {
-    struct packed_layer *layers; /* by ascending layer; file i + 1 of the source */
+    struct packed_layer *layers; /* by ascending layer */
     uint32_t n_layers;
+    unsigned n_parts; /* folders that each record is split over; 1: it is not */
     struct packed_tensor *tensors; /* by ascending offset */
     size_t n_tensors;
     struct packed_file *files;
@@ -87,6 +91,13 @@ const char *packed_layers_here(const struct packed *packed, char text[PACKED_LAY
 /* Returns whether another part of the model has some of the layers. */
 bool packed_is_part(const struct packed *packed);
 
+/* Returns the index among the source's files of the file that layers[index] has on a disk; the
+ * first file is dense.bin. */
+static inline unsigned packed_file_index(const struct packed *packed, uint32_t index, unsigned disk)
+{
+    return 1 + disk * packed->n_layers + index;
+}
+
 /* Returns the product of all dimensions but the last; packed_tensor_layout checks that it fits. */
 uint64_t packed_tensor_rows(const struct packed_tensor *tensor);
 /* Computes the bytes that a tensor takes in dense.bin from `offset` on, including trailing padding;
@@ -108,15 +119,12 @@ int packed_explain_tensor(const struct source *source, const struct packed_tenso
 /* Reads a tensor of the source that is in dense.bin and verifies its checksum. */
 int packed_check_tensor(const struct source *source, const struct tensor_info *tensor,
                         struct fm_error *err);
-/* Does the same for one expert's record, which begins at `offset` of `file`. */
-int packed_check_record(const struct source_file *file, uint64_t offset, uint64_t bytes,
-                        const struct packed_sum *expected, struct fm_error *err);
+/* Does the same for the record of one expert of layers[index]. */
+int packed_check_record(const struct source *source, uint32_t index, uint32_t expert,
+                        struct fm_error *err);
 /* Reads and verifies every small file of the model. The error names the first that is missing or
  * does not match its checksum. */
 int packed_check_texts(const struct source *source, struct fm_error *err);
-/* Computes the checksum of bytes [offset, offset + bytes) of a file. */
-int packed_sum_range(const struct source_file *file, uint64_t offset, uint64_t bytes,
-                     struct packed_sum *sum, struct fm_error *err);
 
 /* Returns whether model.json lists a small file. */
 bool packed_lists(const struct packed *packed, const char *name);

@@ -54,7 +54,7 @@ static bool has_interleaved(const struct packed_layer *layer)
     return false;
 }
 
-static json_t *layer_json(const struct packed_layer *layer)
+static json_t *layer_json(const struct packed_layer *layer, unsigned n_parts)
 {
     char file[PACKED_NAME_BYTES];
     (void)snprintf(file, sizeof file, PACKED_EXPERTS_NAME, layer->layer);
@@ -69,6 +69,11 @@ static json_t *layer_json(const struct packed_layer *layer)
                      "down", matrix_json(&m[EXPERT_DOWN]), "xxh3_128", sums);
     if (layer->is_elsewhere)
         (void)json_object_set_new(entry, "elsewhere", json_true());
+    json_t *parts = n_parts > 1 ? json_array() : NULL;
+    for (unsigned i = 0; i < n_parts && parts != NULL; i++)
+        (void)json_array_append_new(parts, uint_json(layer->part_bytes[i]));
+    if (parts != NULL)
+        (void)json_object_set_new(entry, "parts", parts);
     return entry;
 }
 
@@ -90,9 +95,10 @@ static json_t *model_json(const struct packed *packed, json_t *config,
     json_t *layers = json_array();
     int version = PACKED_VERSION_BY_ROWS;
     for (uint32_t i = 0; i < packed->n_layers; i++) {
-        (void)json_array_append_new(layers, layer_json(&packed->layers[i]));
-        version = has_interleaved(&packed->layers[i]) ? PACKED_VERSION : version;
+        (void)json_array_append_new(layers, layer_json(&packed->layers[i], packed->n_parts));
+        version = has_interleaved(&packed->layers[i]) ? PACKED_VERSION_MIXED : version;
     }
+    version = packed->n_parts > 1 ? PACKED_VERSION_SPLIT : version;
     json_t *conventions = json_pack("{s:b, s:b, s:b}", "final_norms", c->has_final_norms,
                                     "final_decay", c->has_final_decay, "tiled_value_heads",
                                     c->has_tiled_value_heads);

@@ -1,5 +1,6 @@
 #include "format/source.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/mem.h"
+#include "base/path.h"
 #include "base/plat.h"
 #include "format/directory.h"
 #include "format/gguf.h"
@@ -70,6 +72,36 @@ static int open_path(struct source *s, const struct source_options *options, str
     return err_set(err, FM_ERR_ARG, "'%s' is not a directory: %s", s->path, SOURCE_EXPECTED);
 }
 
+/* Finds the device of file f among those of the files before it. Returns n_disks for a new one. */
+static unsigned disk_of(const struct source *source, unsigned f)
+{
+    const struct source_file *file = &source->files[f];
+    for (unsigned i = 0; i < f; i++)
+        if (file->fd < 0 || source->files[i].opened.device == file->opened.device)
+            return source->files[i].disk;
+    return source->n_disks;
+}
+
+/* A model whose files are on several devices, by links for example, has a disk for each. */
+static int find_disks(struct source *source, struct fm_error *err)
+{
+    if (source->n_disks > 0) /* disks.json has named them */
+        return 0;
+    for (unsigned f = 0; f < source->n_files; f++) {
+        char folder[LIMIT_PATH_BYTES];
+        const unsigned disk = disk_of(source, f);
+        source->files[f].disk = disk < SOURCE_MAX_DISKS ? disk : SOURCE_MAX_DISKS - 1;
+        if (disk < source->n_disks || disk >= SOURCE_MAX_DISKS)
+            continue;
+        path_folder(source->files[f].path, folder);
+        char *copy = mem_strdup(folder, err);
+        if (copy == NULL)
+            return FM_ERR_NOMEM;
+        source->disks[source->n_disks++].folder = copy;
+    }
+    return 0;
+}
+
 int source_open(const char *path, const struct source_options *options, struct source **out,
                 struct fm_error *err)
 {
@@ -81,6 +113,8 @@ int source_open(const char *path, const struct source_options *options, struct s
         return FM_ERR_NOMEM;
     s->path = mem_strdup(path, err);
     int rc = s->path == NULL ? FM_ERR_NOMEM : open_path(s, options, err);
+    if (rc == 0)
+        rc = find_disks(s, err);
     if (rc != 0) {
         source_close(s);
         return rc;
@@ -97,6 +131,8 @@ void source_close(struct source *source)
         plat_close(source->files[f].fd);
         mem_free(source->files[f].path);
     }
+    for (unsigned i = 0; i < source->n_disks; i++)
+        mem_free(source->disks[i].folder);
     for (unsigned i = 0; i < source->n_texts; i++)
         mem_free(source->texts[i].text);
     packed_free(source->packed);
@@ -145,15 +181,27 @@ bool source_wants_tensor(const struct source_options *options, const char *name)
            source_wants_layer(options, (uint32_t)layer);
 }
 
+int source_file_open(struct source_file *file, struct fm_error *err)
+{
+    int rc = plat_open(file->path, &file->fd, &file->bytes, err);
+    if (rc == 0 && !plat_open_file_info(file->fd, &file->opened))
+        rc = err_set(err, FM_ERR_IO, "cannot stat '%s': %s", file->path, strerror(errno));
+    return rc;
+}
+
 int source_open_files(struct source *s, const char *dir, const char *spare_dir,
                       const char *const names[], const bool is_needed[], size_t n,
                       const char *named_by, struct fm_error *err)
 {
-    s->files = mem_new(n, sizeof *s->files, "the list of files", err);
-    if (s->files == NULL)
+    struct source_file *files = mem_new(s->n_files + n, sizeof *files, "the list of files", err);
+    if (files == NULL)
         return FM_ERR_NOMEM;
+    if (s->n_files > 0)
+        memcpy(files, s->files, s->n_files * sizeof *files);
+    mem_free(s->files);
+    s->files = files;
     for (size_t i = 0; i < n; i++) {
-        struct source_file *file = &s->files[i];
+        struct source_file *file = &s->files[s->n_files];
         const bool is_spare = !directory_has(dir, names[i]) && directory_has(spare_dir, names[i]);
         file->fd = -1;
         file->path = source_join(is_spare ? spare_dir : dir, names[i], err);
@@ -165,15 +213,37 @@ int source_open_files(struct source *s, const char *dir, const char *spare_dir,
         if (named_by != NULL && !plat_file_exists(file->path))
             return err_set(err, FM_ERR_IO, "'%s' is missing, but '%s' names it", names[i],
                            named_by);
-        int rc = plat_open(file->path, &file->fd, &file->bytes, err);
-        if (rc == 0 && !plat_open_file_info(file->fd, &file->opened))
-            rc = err_set(err, FM_ERR_IO, "cannot stat '%s': %s", file->path, strerror(errno));
+        int rc = source_file_open(file, err);
         if (rc == 0 && is_spare)
             rc = read_spare_bytes(file, err);
         if (rc != 0)
             return rc;
     }
     return 0;
+}
+
+void source_shut_files(struct source *source, unsigned first)
+{
+    for (unsigned f = first; f < source->n_files; f++) {
+        plat_close(source->files[f].fd);
+        source->files[f].fd = -1;
+    }
+}
+
+/* ---- disks ------------------------------------------------------------------------------- */
+
+void source_add_disk(struct source *source, char *folder, unsigned first_file)
+{
+    assert(source->n_disks < SOURCE_MAX_DISKS);
+    for (unsigned f = first_file; f < source->n_files; f++)
+        source->files[f].disk = source->n_disks;
+    source->disks[source->n_disks++].folder = folder;
+}
+
+unsigned source_copy(const struct source *source, unsigned file, unsigned disk)
+{
+    assert(source->is_mirrored && file > 0 && file <= source->packed->n_layers);
+    return packed_file_index(source->packed, file - 1, disk);
 }
 
 /* ---- the same file ----------------------------------------------------------------------- */

@@ -54,7 +54,17 @@ struct source_file {
     int fd; /* -1 if it was not opened because it has nothing for the requested layers */
     uint64_t bytes;
     struct plat_file_info opened; /* its state when it was opened */
+    unsigned disk; /* index into disks */
 };
+
+/* Where files of a model lie: a folder that disks.json names, or all files on one device. Each disk
+ * is read on its own, so that a slow one does not hold up the others. */
+struct source_disk {
+    char *folder;
+    bool is_lost; /* a mirror that cannot be used; none of its files is open */
+};
+
+#define SOURCE_MAX_DISKS 8
 
 enum source_kind { SOURCE_HUGGING_FACE, SOURCE_GGUF, SOURCE_PACKED };
 
@@ -84,6 +94,9 @@ struct source {
     char *path; /* as given by the caller */
     struct source_file *files;
     unsigned n_files;
+    struct source_disk disks[SOURCE_MAX_DISKS]; /* the first has the folder that was opened */
+    unsigned n_disks;
+    bool is_mirrored; /* every disk has all experts (source_copy) */
     struct tensor_info *tensors; /* sorted by name (strcmp); the names follow in the same block */
     size_t n_tensors;
     struct jdoc config; /* config.json */
@@ -130,6 +143,10 @@ int source_open(const char *path, const struct source_options *options, struct s
                 struct fm_error *err);
 void source_close(struct source *source); /* accepts NULL */
 
+/* Returns the index of the file on `disk` that has the same experts as `file`, one of the first
+ * disk. */
+unsigned source_copy(const struct source *source, unsigned file, unsigned disk);
+
 /* "Hugging Face directory", "GGUF", "packed model" */
 const char *source_kind_name(const struct source *source);
 
@@ -163,11 +180,19 @@ const char *tensor_info_shape(const struct tensor_info *tensor, char *buffer, si
 
 /* ---- for the readers of containers ------------------------------------------------------ */
 
-/* Opens the files of a source by name. `named_by` is the file that lists them, or NULL. Looks in
- * `dir` and then in `spare_dir`, which may be NULL. `is_needed` selects files; NULL selects all. */
+/* Opens files by name and appends them to those of the source. `named_by` is the file that lists
+ * them, or NULL. Looks in `dir` and then in `spare_dir`, which may be NULL. `is_needed` selects
+ * files; NULL selects all. A file that is not opened has a path all the same. */
 int source_open_files(struct source *source, const char *dir, const char *spare_dir,
                       const char *const names[], const bool is_needed[], size_t n,
                       const char *named_by, struct fm_error *err);
+/* Opens a file at its path. */
+int source_file_open(struct source_file *file, struct fm_error *err);
+/* Closes the files from `first` on. Their entries stay. */
+void source_shut_files(struct source *source, unsigned first);
+/* Appends a disk and takes ownership of `folder` (mem_strdup). The files from `first_file` on are
+ * on it. */
+void source_add_disk(struct source *source, char *folder, unsigned first_file);
 /* Sorts the tensors. Fails if a name occurs twice. */
 int source_sort_tensors(struct source *source, struct fm_error *err);
 /* Adds a text and takes ownership of `text` (mem_new), also on failure. */

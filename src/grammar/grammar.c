@@ -55,6 +55,11 @@ void grammar_vocabulary_close(struct grammar_vocabulary *v)
     mem_free(v);
 }
 
+const struct token_trie *grammar_vocabulary_trie(const struct grammar_vocabulary *v)
+{
+    return v->trie;
+}
+
 static int make_room(struct grammar *g, size_t n_bytes, struct fm_error *err)
 {
     const size_t longest = g->vocabulary->trie->longest;

@@ -21,6 +21,9 @@ int grammar_vocabulary_open(const struct tokenizer *tok, uint32_t n_ids,
                             struct grammar_vocabulary **out, struct fm_error *err);
 void grammar_vocabulary_close(struct grammar_vocabulary *vocabulary); /* accepts NULL */
 
+/* Returns the tokens as a trie, for other kinds of grammars. */
+const struct token_trie *grammar_vocabulary_trie(const struct grammar_vocabulary *vocabulary);
+
 struct grammar;
 /* Opens a grammar for a schema; NULL accepts any object. */
 int grammar_open(const struct grammar_vocabulary *vocabulary, const char *schema, size_t bytes,

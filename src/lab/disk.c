@@ -1,4 +1,5 @@
 /* fm_disk_measure: measures how fast experts are read from the disk. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/plat.h"
@@ -27,37 +28,66 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Measures the disks `how` names. */
+static int measure_disks(const struct model *model, struct expert_store *store,
+                         const struct reader_measurement *how, struct fm_speed *speed,
+                         struct fm_error *err)
+{
+    double figures[READER_PASSES_MAX];
+    int rc = reader_measure(model, store, how, figures, err);
+    if (rc != 0)
+        return rc;
+    qsort(figures, how->n_passes, sizeof figures[0], compare);
+    *speed = (struct fm_speed){.median = figures[how->n_passes / 2], .min = figures[0],
+                               .max = figures[how->n_passes - 1]};
+    return 0;
+}
+
+/* Measures each disk by itself. */
+static int measure_each(const struct model *model, struct expert_store *store,
+                        const struct reader_measurement *all, struct fm_disk_speeds *speeds,
+                        struct fm_error *err)
+{
+    const struct source *source = model->source;
+    int rc = 0;
+    for (unsigned d = 0; rc == 0 && d < source->n_disks; d++) {
+        struct fm_disk_speed *one = &speeds->disks[d];
+        struct reader_measurement how = *all;
+        how.disk = (int)d;
+        (void)snprintf(one->folder, sizeof one->folder, "%s", source->disks[d].folder);
+        one->is_lost = source->disks[d].is_lost;
+        if (!one->is_lost)
+            rc = measure_disks(model, store, &how, &one->read, err);
+    }
+    speeds->n_disks = source->n_disks;
+    speeds->is_mirrored = source->is_mirrored;
+    return rc;
+}
+
 /* Measures one way of reading. Through the page cache experts come from the disk too, because few
  * pages of a model that exceeds memory are cached. */
 static int measure(const struct model *model, const struct streaming *s, bool quick,
                    uint64_t memory_bytes, struct fm_disk_speeds *speeds, struct fm_error *err)
 {
     struct expert_store *store;
-    struct reader *reader;
-    double figures[READER_PASSES_MAX];
-    int rc = streaming_open_reader(s, &reader, err);
+    struct streaming how_read = *s;
+    how_read.io = s->io == STORE_PAGES ? STORE_PAGES_DROPPED : s->io;
+    int rc = streaming_open_store(&how_read, model, false, &speeds->reader, &store, err);
     if (rc != 0)
         return rc;
     const struct reader_measurement how = {
-        .n_experts_at_a_time = s->reader.depth,
+        .n_experts_at_a_time = s->reader.depth * expert_store_n_disks(model),
         .n_passes = quick ? PASSES_QUICK : PASSES,
         .pass_bytes = quick ? PASS_BYTES / 2 : PASS_BYTES,
         .memory_bytes = memory_bytes,
+        .disk = -1,
     };
-    speeds->reader = reader->ops->name;
-    const enum store_io io = s->io == STORE_PAGES ? STORE_PAGES_DROPPED : s->io;
-    rc = expert_store_open(model, reader, io, false, &store, err);
-    if (rc != 0)
-        return rc;
     speeds->io = expert_store_is_direct(store) ? "direct" : "page";
-    rc = reader_measure(model, store, &how, figures, err);
+    rc = measure_disks(model, store, &how, &speeds->read, err);
+    if (rc == 0 && expert_store_n_disks(model) > 1)
+        rc = measure_each(model, store, &how, speeds, err);
     expert_store_close(store);
-    if (rc != 0)
-        return rc;
-    qsort(figures, how.n_passes, sizeof figures[0], compare);
-    speeds->read = (struct fm_speed){.median = figures[how.n_passes / 2], .min = figures[0],
-                                     .max = figures[how.n_passes - 1]};
-    return 0;
+    return rc;
 }
 
 int fm_disk_measure(const char *model_path, const struct fm_model_options *options, bool quick,

@@ -239,12 +239,21 @@ static void layout_slot(struct binder *b, struct expert_layer *layer, uint32_t h
     b->model->n_parameters += (uint64_t)layer->n_experts * EXPERT_MATRICES * hidden * intermediate;
 }
 
-/* A packed expert is one read, padding included: the checksum covers it. */
-static void bind_packed_expert(const struct expert_layer *layer, struct extent *extents,
-                               uint32_t *n_extents)
+/* A packed expert is one read on each disk that has a part of it, padding included: the checksum
+ * covers it. */
+static void bind_packed_expert(const struct packed *packed, uint32_t expert,
+                               struct extent *extents, uint32_t *n_extents)
 {
-    extents[0].bytes = layer->record.bytes;
-    *n_extents = 1;
+    const uint32_t index = extents[0].file - packed_file_index(packed, 0, 0);
+    const uint64_t *bytes = packed->layers[index].part_bytes;
+    uint64_t at = 0;
+    for (unsigned d = 0; d < packed->n_parts; d++) {
+        extents[d] = (struct extent){.file = packed_file_index(packed, index, d),
+                                     .offset = expert * bytes[d], .bytes = bytes[d],
+                                     .slot_offset = at};
+        at += bytes[d];
+    }
+    *n_extents = packed->n_parts;
 }
 
 /* Gives all experts of a layer the same number of extents, the maximum of them: their pieces may
@@ -262,7 +271,7 @@ static void bind_extents(struct binder *b, struct expert_layer *layer)
         uint32_t n;
         bind_expert(b, layer, e, found + e * EXPERT_MAX_EXTENTS, &n);
         if (layer->sums != NULL && b->rc == 0)
-            bind_packed_expert(layer, found + e * EXPERT_MAX_EXTENTS, &n);
+            bind_packed_expert(b->model->source->packed, e, found + e * EXPERT_MAX_EXTENTS, &n);
         layer->n_extents = n > layer->n_extents ? n : layer->n_extents;
     }
     layer->extents = mem_new((uint64_t)n_experts * layer->n_extents, sizeof *layer->extents,

@@ -56,7 +56,7 @@ static int sum_pieces(const struct device_file *file, uint64_t offset, uint64_t 
     return 0;
 }
 
-int device_sum(const struct device_file *file, uint64_t offset, uint64_t bytes, void *buffer,
+int device_sum(const struct device_range ranges[], unsigned n, void *buffer,
                uint64_t buffer_bytes, struct crew *crew, struct packed_sum *sum,
                struct fm_error *err)
 {
@@ -64,7 +64,10 @@ int device_sum(const struct device_file *file, uint64_t offset, uint64_t bytes, 
     if (state == NULL)
         return err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate a checksum");
     (void)XXH3_128bits_reset(state); /* fails only for NULL */
-    int rc = sum_pieces(file, offset, bytes, buffer, buffer_bytes, crew, state, err);
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && i < n; i++)
+        rc = sum_pieces(ranges[i].file, ranges[i].offset, ranges[i].bytes, buffer, buffer_bytes,
+                        crew, state, err);
     if (rc == 0)
         packed_sum_of_hash(state, sum);
     (void)XXH3_freeState(state); /* always succeeds */

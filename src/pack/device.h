@@ -24,9 +24,15 @@ int device_open_in(struct device_file *file, const struct plat_dir *dir, const c
                    struct fm_error *err);
 void device_close(struct device_file *file); /* accepts one that is not open (fd -1) */
 
-/* Computes the checksum of bytes [offset, offset + bytes). The size of `buffer` and its alignment
- * are multiples of MEM_PAGE. Counts the bytes as done in the crew. */
-int device_sum(const struct device_file *file, uint64_t offset, uint64_t bytes, void *buffer,
+/* A run of bytes in a file. */
+struct device_range {
+    const struct device_file *file;
+    uint64_t offset, bytes;
+};
+
+/* Computes the checksum of all ranges together, in their order. The size of `buffer` and its
+ * alignment are multiples of MEM_PAGE. Counts the bytes as done in the crew. */
+int device_sum(const struct device_range ranges[], unsigned n, void *buffer,
                uint64_t buffer_bytes, struct crew *crew, struct packed_sum *sum,
                struct fm_error *err);
 

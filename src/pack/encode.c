@@ -92,12 +92,53 @@ void encoder_clear(struct encoder *e)
 
 /* ---- the writer ----------------------------------------------------------------------------- */
 
-void writer_begin(struct writer *s, struct encoder *e, struct crew *crew, int fd,
-                  const char *path, bool is_direct, uint64_t at)
+void writer_begin(struct writer *s, struct encoder *e, struct crew *crew,
+                  const struct writer_files *to, uint64_t at)
 {
-    *s = (struct writer){.encoder = e, .crew = crew, .fd = fd, .path = path, .at = at,
-                         .is_direct = is_direct};
+    *s = (struct writer){.encoder = e, .crew = crew, .to = *to, .at = at};
     (void)XXH3_128bits_reset(e->hash); /* fails only for NULL */
+}
+
+static int write_file(const struct writer_files *to, unsigned f, const char *data, uint64_t bytes,
+                      uint64_t at, struct fm_error *err)
+{
+    const struct writer_file *file = &to->files[f];
+    int rc = plat_write_at(file->fd, file->path, data, bytes, at, err);
+    if (rc == 0 && !to->is_direct)
+        plat_write_behind(file->fd, at, bytes);
+    return rc;
+}
+
+/* Writes a run of records, each cut into its parts. */
+static int write_parts(const struct writer_files *to, const char *data, uint64_t bytes, uint64_t at,
+                       struct fm_error *err)
+{
+    int rc = 0;
+    while (rc == 0 && bytes > 0) {
+        const uint64_t record = at / to->record_bytes;
+        uint64_t within = at % to->record_bytes;
+        unsigned f = 0;
+        while (within >= to->files[f].part_bytes)
+            within -= to->files[f++].part_bytes;
+        const uint64_t part = to->files[f].part_bytes;
+        const uint64_t n = part - within < bytes ? part - within : bytes;
+        rc = write_file(to, f, data, n, record * part + within, err);
+        data += n;
+        at += n;
+        bytes -= n;
+    }
+    return rc;
+}
+
+static int write_out(const struct writer *s, uint64_t bytes, struct fm_error *err)
+{
+    const struct writer_files *to = &s->to;
+    int rc = 0;
+    if (to->record_bytes > 0)
+        return write_parts(to, s->encoder->out, bytes, s->at, err);
+    for (unsigned f = 0; rc == 0 && f < to->n; f++)
+        rc = write_file(to, f, s->encoder->out, bytes, s->at, err);
+    return rc;
 }
 
 static void hash_up(struct writer *s)
@@ -109,17 +150,16 @@ static void hash_up(struct writer *s)
 static int flush(struct writer *s, struct fm_error *err)
 {
     hash_up(s);
-    const uint64_t n = s->is_direct ? s->used - s->used % MEM_PAGE : s->used;
-    int rc = s->fd < 0 ? 0 : plat_write_at(s->fd, s->path, s->encoder->out, n, s->at, err);
+    const uint64_t n = s->to.is_direct ? s->used - s->used % MEM_PAGE : s->used;
+    const uint64_t n_copies = s->to.record_bytes == 0 && s->to.n > 1 ? s->to.n : 1;
+    int rc = write_out(s, n, err);
     if (rc != 0)
         return rc;
-    if (!s->is_direct && s->fd >= 0)
-        plat_write_behind(s->fd, s->at, n);
     memmove(s->encoder->out, s->encoder->out + n, s->used - n);
     s->at += n;
     s->used -= n;
     s->hashed -= n;
-    return crew_advance(s->crew, n, err);
+    return crew_advance(s->crew, n * n_copies, err);
 }
 
 /* Makes room for n bytes, at most out_bytes - MEM_PAGE. They count once `used` has grown. */

@@ -36,20 +36,30 @@ void encoder_needs_add(struct encoder_needs *needs, const struct quant *from, ui
 /* Returns the memory of one worker. */
 uint64_t encoder_bytes(const struct encoder_needs *needs);
 
-/* A file that is being written. Borrows encoder, crew, descriptor and path. */
+/* The files that the bytes of a writer go to. All get the same bytes; or each gets a part of every
+ * record. Without files only checksums are made. */
+struct writer_files {
+    unsigned n;
+    struct writer_file {
+        int fd;
+        const char *path;    /* borrowed */
+        uint64_t part_bytes; /* of a record, in whole pages */
+    } files[SOURCE_MAX_DISKS];
+    uint64_t record_bytes; /* the sum of all parts; 0: all files get the same bytes */
+    bool is_direct;        /* writes are whole pages */
+};
+
+/* A file that is being written. Borrows encoder and crew. */
 struct writer {
     struct encoder *encoder;
     struct crew *crew;
-    int fd;
-    const char *path;
+    struct writer_files to;
     uint64_t at;           /* offset of the buffer's first byte in the file */
     uint64_t used, hashed; /* bytes in the buffer; bytes of them that are hashed */
-    bool is_direct;        /* `at` and all write sizes are multiples of MEM_PAGE */
 };
 
-/* With a negative descriptor nothing is written: only checksums are made. */
-void writer_begin(struct writer *s, struct encoder *e, struct crew *crew, int fd,
-                  const char *path, bool is_direct, uint64_t at);
+void writer_begin(struct writer *s, struct encoder *e, struct crew *crew,
+                  const struct writer_files *to, uint64_t at);
 /* Writes zeros up to `to`, an offset in the file. */
 int writer_pad(struct writer *s, uint64_t to, struct fm_error *err);
 /* Computes the checksum of everything since the last call. */

@@ -54,7 +54,9 @@ static int run_work(void *ctx, struct crew *crew, unsigned worker, struct crew_w
     int rc = encoder_init(&encoder, &needs, err);
     if (rc == 0)
         rc = plat_create(job->path, &job->is_direct, &fd, err);
-    writer_begin(&s, &encoder, crew, fd, job->path, job->is_direct, BASE);
+    const struct writer_files to = {.n = 1, .files = {{.fd = fd, .path = job->path}},
+                                    .is_direct = job->is_direct};
+    writer_begin(&s, &encoder, crew, &to, BASE);
     if (rc == 0)
         rc = encode_matrix(&s, &job->from,
                            &(struct matrix_target){job->to, job->interleaves, part_offset, BASE},

@@ -80,9 +80,12 @@ static int open_source(struct pack *pack, struct fm_error *err)
 static int write_texts(struct pack *pack, struct fm_error *err)
 {
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < pack->packed.n_files; i++)
-        rc = partial_write(pack, pack->packed.files[i].name, pack->texts[i],
-                           pack->packed.files[i].bytes, err);
+    for (size_t i = 0; rc == 0 && i < pack->packed.n_files; i++) {
+        const struct packed_file *file = &pack->packed.files[i];
+        rc = partial_write(pack, file->name, pack->texts[i], file->bytes, err);
+        if (rc == 0 && pack->options->mirror)
+            rc = folders_write(pack, file->name, pack->texts[i], file->bytes, err);
+    }
     return rc;
 }
 
@@ -114,6 +117,10 @@ static int write_model(struct pack *pack, struct fm_error *err)
     int rc = packed_model_text(&pack->packed, source->config.root, &source->conventions,
                                provenance, &text, &bytes, err);
     if (rc == 0)
+        rc = folders_write_list(pack, err);
+    if (rc == 0)
+        rc = folders_write(pack, PACKED_MODEL_NAME, text, bytes, err);
+    if (rc == 0) /* last: with it everything is complete */
         rc = partial_write(pack, PACKED_MODEL_NAME, text, bytes, err);
     mem_free(text);
     json_decref(provenance);
@@ -138,49 +145,60 @@ static int check_whole(struct pack *pack, struct fm_error *err)
         else
             result->n_layers_here++;
     if (result->was_whole) {
+        const unsigned n_copies = source->is_mirrored ? source->n_disks : 1;
         for (unsigned f = 0; f < source->n_files; f++)
-            result->packed_bytes += source->files[f].bytes;
+            result->packed_bytes += (f == 0 ? n_copies : 1) * source->files[f].bytes;
         for (size_t i = 0; i < source->packed->n_files; i++)
-            result->packed_bytes += source->packed->files[i].bytes;
+            result->packed_bytes += n_copies * source->packed->files[i].bytes;
         result->found_bytes = result->packed_bytes;
     }
     model_close(model);
     return 0;
 }
 
-/* Renames the complete DST.partial to DST. Files for packing itself are removed afterwards, because
- * until then they record which source files are gone. */
-static int rename_whole(struct pack *pack, struct fm_error *err)
+int partial_rename(char partial[], const struct plat_dir *dir, struct fm_error *err)
 {
     char folder[LIMIT_PATH_BYTES], name[LIMIT_PATH_BYTES];
     struct plat_file_info is;
     struct plat_dir holder;
-    path_folder(pack->partial, folder);
-    (void)snprintf(name, sizeof name, "%s", path_base(pack->partial));
+    path_folder(partial, folder);
+    (void)snprintf(name, sizeof name, "%s", path_base(partial));
     name[strlen(name) - strlen(PARTIAL_SUFFIX)] = '\0';
     int rc = plat_dir_open(folder, PLAT_ANY_LINK, &holder, err);
-    if (rc == 0 && !plat_open_file_info(pack->dir.fd, &is))
-        rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", pack->partial);
+    if (rc == 0 && !plat_open_file_info(dir->fd, &is))
+        rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", partial);
     if (rc == 0)
-        rc = plat_dir_rename(&holder, path_base(pack->partial), name, &is, err);
+        rc = plat_dir_rename(&holder, path_base(partial), name, &is, err);
     if (rc != 0) {
         plat_dir_close(&holder);
         return rc;
     }
-    pack->partial[strlen(pack->partial) - strlen(PARTIAL_SUFFIX)] = '\0';
-    (void)snprintf(pack->stubs, sizeof pack->stubs, "%.*s/" STUBS_NAME,
-                   (int)(sizeof pack->stubs - 16), pack->partial);
-    pack->is_renamed = true;
+    partial[strlen(partial) - strlen(PARTIAL_SUFFIX)] = '\0';
     rc = plat_dir_sync(&holder, err);
     plat_dir_close(&holder);
     return rc;
 }
 
+/* Renames the complete DST.partial to DST. Files for packing itself are removed afterwards, because
+ * until then they record which source files are gone. */
+static int rename_whole(struct pack *pack, struct fm_error *err)
+{
+    int rc = partial_rename(pack->partial, &pack->dir, err);
+    pack->is_renamed = !name_has_suffix(pack->partial, PARTIAL_SUFFIX);
+    (void)snprintf(pack->stubs, sizeof pack->stubs, "%.*s/" STUBS_NAME,
+                   (int)(sizeof pack->stubs - 16), pack->partial);
+    return rc;
+}
+
 static int finish(struct pack *pack, struct fm_error *err)
 {
-    int rc = check_whole(pack, err);
+    int rc = folders_rename(pack, err); /* first: the model is opened with them */
+    if (rc == 0)
+        rc = check_whole(pack, err);
     if (rc == 0 && !pack->is_renamed)
         rc = rename_whole(pack, err);
+    if (rc == 0)
+        rc = folders_clean(pack, err);
     return rc != 0 ? rc : partial_clean(pack, err);
 }
 
@@ -202,6 +220,8 @@ static int prepare(struct pack *pack, struct fm_error *err)
     if (rc == 0)
         rc = open_source(pack, err);
     if (rc == 0)
+        rc = folders_share(pack, err);
+    if (rc == 0)
         rc = plan_make(pack, err);
     if (rc == 0)
         rc = space_check_consume(pack, err);
@@ -215,7 +235,8 @@ static int prepare(struct pack *pack, struct fm_error *err)
         rc = partial_begin(pack, err);
     for (uint32_t i = 0; i < pack->n_files; i++)
         if (pack->files[i].step != PACK_DONE)
-            pack->total_bytes += (pack->files[i].is_elsewhere ? 1 : 2) * pack->files[i].bytes;
+            pack->total_bytes += (pack->files[i].is_elsewhere ? 1 : 2 * pack->files[i].n_copies) *
+                                 pack->files[i].bytes;
     pack->done_bytes = pack->result->found_bytes; /* they are read back too */
     return rc;
 }
@@ -260,12 +281,19 @@ int fm_pack(const char *src, const char *dst, const struct fm_pack_options *opti
     if (rc == 0)
         rc = set_paths(pack, err);
     if (rc == 0)
+        rc = folders_read(pack, err);
+    if (rc == 0)
         rc = take_partial(pack, err);
+    if (rc == 0)
+        rc = folders_take(pack, err);
     if (rc == 0)
         rc = work(pack, err);
     if (rc != 0 && pack->dir.fd >= 0 && !pack->is_renamed)
         (void)plat_remove_dir(pack->partial, NULL); /* only succeeds when it is empty */
+    if (rc != 0)
+        folders_leave(pack);
     plan_clear(pack);
+    folders_clear(pack);
     model_close(pack->model);
     plat_dir_close(&pack->dir);
     mem_free(pack);

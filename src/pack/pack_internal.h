@@ -49,15 +49,32 @@ struct pack_file {
     bool is_elsewhere;
     bool was_found;   /* finished by an earlier process: its first step is PACK_READING */
 
+    struct pack_out *outs; /* [n_outs] in the first folders */
+    unsigned n_outs;
+    unsigned n_copies; /* of the file; 1 if it is split */
+    bool is_direct;
+
     /* Progress, covered by the crew's lock. */
     enum pack_step step;
     uint64_t n_taken, n_done; /* items of this step */
     bool is_damaged;          /* it was found, but its bytes have changed */
+};
+
+/* The file in one of the folders: all of it, a copy, or a part of each record. */
+struct pack_out {
+    uint64_t bytes;
     char path[LIMIT_PATH_BYTES]; /* NAME.tmp, or NAME when it was found */
     int fd;
-    bool is_direct;
     struct plat_file_info made; /* identity of NAME.tmp */
     struct device_file device;
+};
+
+/* A folder beside the first one, on another disk. */
+struct pack_folder {
+    char dst[LIMIT_PATH_BYTES];     /* without links */
+    char partial[LIMIT_PATH_BYTES]; /* DST.partial; or DST, once it is renamed */
+    bool is_renamed;
+    struct plat_dir dir; /* PARTIAL, locked */
 };
 
 struct pack {
@@ -71,12 +88,17 @@ struct pack {
     /* PARTIAL, locked; all names in it are opened through it. Not open in a dry run without a
      * PARTIAL. */
     struct plat_dir dir;
+    char real_dst[LIMIT_PATH_BYTES]; /* DST without links, if there are others */
+    struct pack_folder *others; /* [n_folders - 1] */
+    unsigned n_folders;         /* with the first one */
+    double shares[SOURCE_MAX_DISKS]; /* [n_folders] parts of each record, if it is split */
 
     struct model *model;
     struct packed packed;
     char *texts[PACK_MAX_FILES]; /* [packed.n_files] their content */
     const struct tensor_info **tensors; /* [packed.n_tensors] of the source */
     struct pack_file *files;            /* [n_layers + 1] */
+    struct pack_out *outs;              /* [n_layers + 1, n_folders] */
     uint32_t n_files;
     bool is_part, is_chosen[LIMIT_LAYERS]; /* only the experts of these layers are written */
     char layers[PACKED_LAYERS_BYTES];      /* the same in one spelling, or "all" */
@@ -92,9 +114,9 @@ struct pack {
     uint64_t done_bytes, total_bytes; /* each byte counts twice: written and read back */
 };
 
-/* Writes PARTIAL/NAME[SUFFIX] to out (LIMIT_PATH_BYTES). */
-int pack_path(const struct pack *pack, const char *name, const char *suffix, char out[],
-              struct fm_error *err);
+/* Writes PARTIAL/NAME[SUFFIX] of a folder to out (LIMIT_PATH_BYTES). */
+int pack_path(const struct pack *pack, unsigned folder, const char *name, const char *suffix,
+              char out[], struct fm_error *err);
 
 /* Writes the base name of SRC to out (LIMIT_PATH_BYTES). */
 void pack_source_name(const struct pack *pack, char out[]);
@@ -111,10 +133,46 @@ bool layers_has(const struct pack *pack, uint32_t layer);
 int plan_make(struct pack *pack, struct fm_error *err);
 void plan_clear(struct pack *pack);
 
+/* ---- folders.c: other folders, on other disks ---- */
+/* Takes the folders of the options; nothing exists yet. */
+int folders_read(struct pack *pack, struct fm_error *err);
+/* Creates or opens the other DST.partial. */
+int folders_take(struct pack *pack, struct fm_error *err);
+/* Decides which share of each record a folder gets: what an earlier process has used, what the
+ * options say, or what the disks' speeds are. */
+int folders_share(struct pack *pack, struct fm_error *err);
+/* Cuts a record by the shares, in whole pages. */
+int folders_cut(const struct pack *pack, struct packed_layer *layer, struct fm_error *err);
+/* Returns the directory of a folder; 0 is the first one. */
+const struct plat_dir *folders_dir(const struct pack *pack, unsigned folder);
+/* Writes a small file to all other folders. */
+int folders_write(const struct pack *pack, const char *name, const void *data, size_t bytes,
+                  struct fm_error *err);
+/* Copies plan.json to the other folders, which are ours from then on. */
+int folders_write_plan(const struct pack *pack, struct fm_error *err);
+/* Writes disks.json to every folder. */
+int folders_write_list(const struct pack *pack, struct fm_error *err);
+/* Renames the complete other folders; cleans them up after the first folder is renamed. */
+int folders_rename(struct pack *pack, struct fm_error *err);
+int folders_clean(const struct pack *pack, struct fm_error *err);
+/* Removes the other folders that are empty, after a failure. */
+void folders_leave(struct pack *pack);
+void folders_clear(struct pack *pack);
+
 /* ---- partial.c: the directory DST.partial ---- */
 /* Writes a small file: to a temporary name, synced, read back, renamed. */
 int partial_write(const struct pack *pack, const char *name, const void *data, size_t bytes,
                   struct fm_error *err);
+int partial_write_in(const struct plat_dir *dir, const char *name, const void *data, size_t bytes,
+                     struct fm_error *err);
+/* Refuses a directory that has a link, a directory or a file of another user in it. */
+int partial_check_names(const struct plat_dir *dir, bool has_stubs, struct fm_error *err);
+/* Removes the files whose names end like this. */
+int partial_remove(const struct plat_dir *dir, const char *suffix, struct fm_error *err);
+/* Returns the shares of an earlier process; false if there was none. */
+bool partial_read_shares(const struct pack *pack, double shares[SOURCE_MAX_DISKS]);
+/* Renames a complete PARTIAL to its final name. */
+int partial_rename(char partial[], const struct plat_dir *dir, struct fm_error *err);
 /* Compares plan.json, if it exists, with this packing. Fails with FM_ERR_ARG when they differ. */
 int partial_check_plan(const struct pack *pack, struct fm_error *err);
 /* Writes plan.json if it does not exist. From then on PARTIAL belongs to this packing. */

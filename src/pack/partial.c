@@ -17,6 +17,7 @@
 #include "base/plat.h"
 #include "flashmoe_lab.h"
 #include "format/directory.h"
+#include "format/disks.h"
 #include "pack/pack_internal.h"
 
 #define SUMS_SUFFIX ".sums"
@@ -26,13 +27,14 @@
 #define FINISH_IT "finish it with the command it was begun with"
 #define START_AFRESH FINISH_IT ", or begin again with --restart"
 
-int pack_path(const struct pack *pack, const char *name, const char *suffix, char out[],
-              struct fm_error *err)
+int pack_path(const struct pack *pack, unsigned folder, const char *name, const char *suffix,
+              char out[], struct fm_error *err)
 {
-    int n = snprintf(out, LIMIT_PATH_BYTES, "%s/%s%s", pack->partial, name, suffix);
+    const char *partial = folder == 0 ? pack->partial : pack->others[folder - 1].partial;
+    int n = snprintf(out, LIMIT_PATH_BYTES, "%s/%s%s", partial, name, suffix);
     if (n > 0 && n < LIMIT_PATH_BYTES)
         return 0;
-    return err_set(err, FM_ERR_ARG, "the path '%.200s...' is too long", pack->partial);
+    return err_set(err, FM_ERR_ARG, "the path '%.200s...' is too long", partial);
 }
 
 /* ---- small files ---------------------------------------------------------------------------- */
@@ -68,7 +70,7 @@ static int load_json(const struct pack *pack, const char *name, struct jdoc *doc
 {
     char path[LIMIT_PATH_BYTES], *text = NULL;
     size_t bytes = 0;
-    int rc = pack_path(pack, name, "", path, err);
+    int rc = pack_path(pack, 0, name, "", path, err);
     if (rc == 0)
         rc = plat_dir_read_file(&pack->dir, name, LIMIT_INDEX_JSON_BYTES, &text, &bytes, err);
     if (rc == 0)
@@ -77,16 +79,16 @@ static int load_json(const struct pack *pack, const char *name, struct jdoc *doc
     return rc;
 }
 
-int partial_write(const struct pack *pack, const char *name, const void *data, size_t bytes,
-                  struct fm_error *err)
+int partial_write_in(const struct plat_dir *dir, const char *name, const void *data, size_t bytes,
+                     struct fm_error *err)
 {
-    char path[LIMIT_PATH_BYTES];
+    char path[LIMIT_PATH_BYTES], tmp[DIRECTORY_NAME_BYTES];
     struct plat_file_info is;
     bool is_direct = false;
-    int fd = -1, rc = pack_path(pack, name, TMP_SUFFIX, path, err);
-    const char *tmp = path_base(path);
-    if (rc == 0)
-        rc = plat_dir_create(&pack->dir, tmp, PLAT_SHARED, &is_direct, &fd, err);
+    (void)snprintf(tmp, sizeof tmp, "%.200s%s", name, TMP_SUFFIX);
+    (void)snprintf(path, sizeof path, "%.*s/%s", LIMIT_PATH_BYTES - DIRECTORY_NAME_BYTES - 2,
+                   dir->path, tmp);
+    int fd = -1, rc = plat_dir_create(dir, tmp, PLAT_SHARED, &is_direct, &fd, err);
     if (rc == 0 && !plat_open_file_info(fd, &is))
         rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", path);
     if (rc == 0)
@@ -95,10 +97,16 @@ int partial_write(const struct pack *pack, const char *name, const void *data, s
         rc = plat_sync(fd, path, err);
     plat_close(fd);
     if (rc == 0)
-        rc = read_back(&pack->dir, tmp, data, bytes, err);
+        rc = read_back(dir, tmp, data, bytes, err);
     if (rc == 0)
-        rc = plat_dir_rename(&pack->dir, tmp, name, &is, err);
-    return rc != 0 ? rc : plat_dir_sync(&pack->dir, err);
+        rc = plat_dir_rename(dir, tmp, name, &is, err);
+    return rc != 0 ? rc : plat_dir_sync(dir, err);
+}
+
+int partial_write(const struct pack *pack, const char *name, const void *data, size_t bytes,
+                  struct fm_error *err)
+{
+    return partial_write_in(&pack->dir, name, data, bytes, err);
 }
 
 /* ---- the plan ------------------------------------------------------------------------------- */
@@ -126,7 +134,10 @@ static json_t *files_json(const struct pack *pack)
 static json_t *formats_json(const struct pack *pack)
 {
     const struct fm_pack_options *o = pack->options;
-    return json_pack("{s:s, s:s, s:s, s:s, s:s}", "layers", pack->layers,
+    char to[80];
+    (void)snprintf(to, sizeof to, pack->n_folders == 1 ? "one folder" : "%u folders, %s",
+                   pack->n_folders, o->mirror ? DISKS_MIRROR : DISKS_SPLIT);
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "layers", pack->layers, "to", to,
                      "experts", o->experts != NULL ? o->experts : "default",
                      "dense", o->dense != NULL ? o->dense : "keep",
                      "embed", o->embed != NULL ? o->embed : "default",
@@ -135,21 +146,30 @@ static json_t *formats_json(const struct pack *pack)
 
 static json_t *plan_json(const struct pack *pack)
 {
-    return json_pack("{s:i, s:i, s:o, s:o}", "encoder", PACK_ENCODER, "version", PACKED_VERSION,
-                     "formats", formats_json(pack), "files", files_json(pack));
+    json_t *plan = json_pack("{s:i, s:i, s:o, s:o}", "encoder", PACK_ENCODER, "version",
+                             PACKED_VERSION_MIXED, "formats", formats_json(pack), "files",
+                             files_json(pack));
+    json_t *shares = pack->packed.n_parts > 1 && plan != NULL ? json_array() : NULL;
+    for (unsigned i = 0; shares != NULL && i < pack->n_folders; i++)
+        (void)json_array_append_new(shares, json_real(pack->shares[i]));
+    if (shares != NULL)
+        (void)json_object_set_new(plan, "shares", shares);
+    return plan;
 }
 
 static int compare_formats(const struct pack *pack, const json_t *was, const json_t *is,
                            const char *advice, struct fm_error *err)
 {
-    static const char *const names[] = {"experts", "dense", "embed", "head", "layers"};
+    static const char *const names[] = {"experts", "dense", "embed", "head", "layers", "to"};
     for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
         const json_t *a = json_object_get(json_object_get(was, "formats"), names[i]);
         const json_t *b = json_object_get(is, names[i]);
         if (json_equal(a, b))
             continue;
-        /* An older version knew no layers and packed all of them. */
+        /* Older versions packed all layers, into one folder. */
         if (a == NULL && strcmp(names[i], "layers") == 0 && !pack->is_part)
+            continue;
+        if (a == NULL && strcmp(names[i], "to") == 0 && pack->n_folders == 1)
             continue;
         char first[80], second[80];
         return err_set(err, FM_ERR_ARG, "'%s' was begun with --%s %s, and this is %s: %s",
@@ -255,7 +275,7 @@ static int check_name(void *ctx, const char *name, struct fm_error *err)
                                             : "is not a regular file");
 }
 
-static int check_names(const struct plat_dir *dir, bool has_stubs, struct fm_error *err)
+int partial_check_names(const struct plat_dir *dir, bool has_stubs, struct fm_error *err)
 {
     struct plat_file_info info;
     if (!plat_open_file_info(dir->fd, &info))
@@ -268,11 +288,11 @@ int partial_check_own(const struct pack *pack, struct fm_error *err)
 {
     struct foreign foreign = {.has_heads = pack->options->remote != NULL};
     struct plat_dir stubs = {.fd = -1};
-    int rc = check_names(&pack->dir, true, err);
+    int rc = partial_check_names(&pack->dir, true, err);
     if (rc == 0 && has(pack, STUBS_NAME)) {
         rc = plat_dir_open_in(&pack->dir, STUBS_NAME, pack->stubs, &stubs, err);
         if (rc == 0)
-            rc = check_names(&stubs, false, err);
+            rc = partial_check_names(&stubs, false, err);
         plat_dir_close(&stubs);
     }
     if (rc != 0 || has(pack, PLAN_NAME) || has(pack, PACKED_MODEL_NAME))
@@ -383,10 +403,24 @@ int partial_check_plan(const struct pack *pack, struct fm_error *err)
     return rc;
 }
 
-int partial_begin(const struct pack *pack, struct fm_error *err)
+bool partial_read_shares(const struct pack *pack, double shares[SOURCE_MAX_DISKS])
 {
-    if (pack->options->plan_only || (!pack->is_restart && has(pack, PLAN_NAME)))
-        return 0;
+    struct jdoc plan = {0};
+    if (pack->dir.fd < 0 || pack->is_restart || !has(pack, PLAN_NAME) ||
+        load_json(pack, PLAN_NAME, &plan, NULL) != 0)
+        return false;
+    const json_t *list = json_object_get(plan.root, "shares");
+    bool ok = json_array_size(list) == pack->n_folders;
+    for (unsigned i = 0; ok && i < pack->n_folders; i++) {
+        shares[i] = json_real_value(json_array_get(list, i));
+        ok = shares[i] > 0 && shares[i] < 1;
+    }
+    jdoc_clear(&plan);
+    return ok;
+}
+
+static int write_plan(const struct pack *pack, struct fm_error *err)
+{
     json_t *plan = plan_json(pack);
     const size_t n = plan != NULL ? json_dumpb(plan, NULL, 0, JSON_INDENT(1)) : 0;
     char *text = n > 0 ? mem_new(n + 1, 1, "the plan", err) : NULL;
@@ -398,6 +432,14 @@ int partial_begin(const struct pack *pack, struct fm_error *err)
     mem_free(text);
     json_decref(plan);
     return rc;
+}
+
+int partial_begin(const struct pack *pack, struct fm_error *err)
+{
+    if (pack->options->plan_only)
+        return 0;
+    int rc = pack->is_restart || !has(pack, PLAN_NAME) ? write_plan(pack, err) : 0;
+    return rc != 0 ? rc : folders_write_plan(pack, err);
 }
 
 /* ---- finished files ------------------------------------------------------------------------- */
@@ -429,8 +471,13 @@ int partial_finish(struct pack *pack, struct pack_file *file, struct fm_error *e
     (void)snprintf(name, sizeof name, "%s%s", file->name, SUMS_SUFFIX);
     int rc = partial_write(pack, name, sums, bytes, err);
     mem_free(sums);
-    if (rc == 0 && !file->is_elsewhere)
-        rc = plat_dir_rename(&pack->dir, path_base(file->path), file->name, &file->made, err);
+    for (unsigned i = 0; rc == 0 && !file->is_elsewhere && i < file->n_outs; i++) {
+        const struct pack_out *out = &file->outs[i];
+        const struct plat_dir *dir = folders_dir(pack, i);
+        rc = plat_dir_rename(dir, path_base(out->path), file->name, &out->made, err);
+        if (rc == 0)
+            rc = plat_dir_sync(dir, err);
+    }
     return rc != 0 ? rc : plat_dir_sync(&pack->dir, err);
 }
 
@@ -473,40 +520,52 @@ int partial_check_source(const struct pack *pack, const struct pack_file *file,
 
 static int find_file(struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
-    struct plat_file_info info;
     if (file->is_elsewhere) {
         if (file->step != PACK_DONE && read_sums(pack, file, NULL))
             file->step = PACK_DONE;
         return 0;
     }
-    int rc = pack_path(pack, file->name, "", file->path, err);
-    if (rc != 0)
-        return rc;
-    file->was_found = plat_dir_info(&pack->dir, file->name, &info) && info.is_file &&
-                      info.bytes == file->bytes && read_sums(pack, file, NULL);
+    file->was_found = true;
+    for (unsigned i = 0; i < file->n_outs; i++) {
+        struct plat_file_info info;
+        int rc = pack_path(pack, i, file->name, "", file->outs[i].path, err);
+        if (rc != 0)
+            return rc;
+        const struct plat_dir *dir = folders_dir(pack, i);
+        file->was_found = file->was_found && dir->fd >= 0 &&
+                          plat_dir_info(dir, file->name, &info) && info.is_file &&
+                          info.bytes == file->outs[i].bytes;
+    }
+    file->was_found = file->was_found && read_sums(pack, file, NULL);
     if (!file->was_found)
         return partial_check_source(pack, file, err);
     file->step = PACK_WRITTEN;
-    pack->result->found_bytes += file->bytes;
+    pack->result->found_bytes += file->n_copies * file->bytes;
     return 0;
 }
 
 struct leftovers {
-    const struct pack *pack;
+    const struct plat_dir *dir;
     const char *suffix;
 };
 
 static int remove_leftover(void *ctx, const char *name, struct fm_error *err)
 {
     const struct leftovers *l = ctx;
-    return name_has_suffix(name, l->suffix) ? plat_dir_remove(&l->pack->dir, name, NULL, err) : 0;
+    return name_has_suffix(name, l->suffix) ? plat_dir_remove(l->dir, name, NULL, err) : 0;
+}
+
+int partial_remove(const struct plat_dir *dir, const char *suffix, struct fm_error *err)
+{
+    struct leftovers leftovers = {dir, suffix};
+    return plat_dir_each_name(dir, remove_leftover, &leftovers, err);
 }
 
 int partial_find(struct pack *pack, struct fm_error *err)
 {
-    struct leftovers leftovers = {pack, TMP_SUFFIX};
-    int rc = pack->options->plan_only
-                 ? 0 : plat_dir_each_name(&pack->dir, remove_leftover, &leftovers, err);
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && !pack->options->plan_only && i < pack->n_folders; i++)
+        rc = partial_remove(folders_dir(pack, i), TMP_SUFFIX, err);
     for (uint32_t i = 0; rc == 0 && !pack->is_restart && i < pack->n_files; i++)
         rc = find_file(pack, &pack->files[i], err);
     return rc;
@@ -552,10 +611,9 @@ static int remove_spares(const struct pack *pack, struct fm_error *err)
 
 int partial_clean(const struct pack *pack, struct fm_error *err)
 {
-    struct leftovers sums = {pack, SUMS_SUFFIX}, tmp = {pack, TMP_SUFFIX};
-    int rc = plat_dir_each_name(&pack->dir, remove_leftover, &sums, err);
+    int rc = partial_remove(&pack->dir, SUMS_SUFFIX, err);
     if (rc == 0)
-        rc = plat_dir_each_name(&pack->dir, remove_leftover, &tmp, err);
+        rc = partial_remove(&pack->dir, TMP_SUFFIX, err);
     if (rc == 0)
         rc = remove_spares(pack, err);
     if (rc == 0)
@@ -565,8 +623,8 @@ int partial_clean(const struct pack *pack, struct fm_error *err)
 
 void partial_drop(const struct pack *pack)
 {
-    struct leftovers tmp = {pack, TMP_SUFFIX};
-    (void)plat_dir_each_name(&pack->dir, remove_leftover, &tmp, NULL);
+    for (unsigned i = 0; i < pack->n_folders; i++)
+        (void)partial_remove(folders_dir(pack, i), TMP_SUFFIX, NULL);
 }
 
 static int remove_any(void *ctx, const char *name, struct fm_error *err)

@@ -21,27 +21,58 @@ struct pipeline {
 
 /* ---- work ----------------------------------------------------------------------------------- */
 
+static int open_out(struct pack *pack, struct pack_file *file, unsigned i, struct fm_error *err)
+{
+    struct pack_out *out = &file->outs[i];
+    const struct plat_dir *dir = folders_dir(pack, i);
+    int rc = 0;
+    if (file->is_damaged) {
+        device_close(&out->device);
+        rc = plat_dir_remove(dir, path_base(out->path), NULL, err);
+    }
+    if (rc == 0)
+        rc = pack_path(pack, i, file->name, ".tmp", out->path, err);
+    bool is_direct = file->from != NULL; /* records are whole pages; tensors are not */
+    if (rc == 0)
+        rc = plat_dir_create(dir, path_base(out->path), PLAT_SHARED, &is_direct, &out->fd, err);
+    if (rc == 0 && !plat_open_file_info(out->fd, &out->made))
+        rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", out->path);
+    file->is_direct |= is_direct;
+    return rc != 0 ? rc : plat_reserve(out->fd, out->path, out->bytes, err);
+}
+
 static int open_file(struct pack *pack, struct crew *crew, struct pack_file *file,
                      struct fm_error *err)
 {
     int rc = remote_provide(pack, crew, file, err);
     if (rc != 0 || file->is_elsewhere)
         return rc;
-    if (file->is_damaged) {
+    if (file->is_damaged)
         log_warn("pack", "'%s' has changed since an earlier run wrote it: writing it again",
-                 file->path);
-        device_close(&file->device);
-        rc = plat_dir_remove(&pack->dir, path_base(file->path), NULL, err);
-    }
-    if (rc == 0)
-        rc = pack_path(pack, file->name, ".tmp", file->path, err);
-    file->is_direct = file->from != NULL; /* records are whole pages; tensors are not */
-    if (rc == 0)
-        rc = plat_dir_create(&pack->dir, path_base(file->path), PLAT_SHARED, &file->is_direct,
-                             &file->fd, err);
-    if (rc == 0 && !plat_open_file_info(file->fd, &file->made))
-        rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", file->path);
-    return rc != 0 ? rc : plat_reserve(file->fd, file->path, file->bytes, err);
+                 file->outs[0].path);
+    file->is_direct = false;
+    for (unsigned i = 0; rc == 0 && i < file->n_outs; i++)
+        rc = open_out(pack, file, i, err);
+    return rc;
+}
+
+static bool is_split(const struct pack *pack, const struct pack_file *file)
+{
+    return file->from != NULL && pack->packed.n_parts > 1;
+}
+
+/* Returns where the bytes of a file go. */
+static struct writer_files files_of(const struct pack *pack, const struct pack_file *file)
+{
+    struct writer_files to = {.n = file->is_elsewhere ? 0 : file->n_outs,
+                              .is_direct = file->is_direct};
+    for (unsigned i = 0; i < to.n; i++)
+        to.files[i] = (struct writer_file){
+            .fd = file->outs[i].fd, .path = file->outs[i].path,
+            .part_bytes = is_split(pack, file) ? file->to->part_bytes[i] : 0};
+    if (to.n > 0 && is_split(pack, file))
+        to.record_bytes = file->to->record.bytes;
+    return to;
 }
 
 static int write_record(struct pack *pack, const struct pack_file *file, uint32_t expert,
@@ -49,15 +80,14 @@ static int write_record(struct pack *pack, const struct pack_file *file, uint32_
 {
     const struct expert_layer *from = file->from;
     const uint64_t base = expert * file->to->record.bytes;
-    const struct source_file *files = pack->model->source->files;
+    const struct source *source = pack->model->source;
     const struct extent *first = from->extents + (size_t)expert * from->n_extents;
-    int rc = from->sums == NULL ? 0
-                                : packed_check_record(&files[first->file], first->offset,
-                                                      first->bytes, &from->sums[expert], err);
+    int rc = from->sums == NULL
+                 ? 0 : packed_check_record(source, first->file -
+                                           packed_file_index(source->packed, 0, 0), expert, err);
     const bool is_settled = record_is_settled(&from->record);
     if (rc == 0 && !is_settled)
-        rc = encoder_settle(s->encoder, pack->model->source, &from->record, first,
-                            from->n_extents, err);
+        rc = encoder_settle(s->encoder, source, &from->record, first, from->n_extents, err);
     for (unsigned m = 0; rc == 0 && m < EXPERT_MATRICES; m++) {
         const struct record_matrix *a = &from->record.matrices[m];
         const struct record_matrix *b = &file->to->record.matrices[m];
@@ -121,17 +151,16 @@ static void experts_of(const struct pack_file *file, uint64_t item, uint32_t *fi
 static int write_item(struct pack *pack, struct crew *crew, struct encoder *encoder,
                       struct pack_file *file, uint64_t item, struct fm_error *err)
 {
+    const struct writer_files to = files_of(pack, file);
     struct writer s;
     uint32_t first = 0, last = 0;
     int rc = 0;
     if (file->from == NULL) {
-        writer_begin(&s, encoder, crew, file->fd, file->path, false,
-                     pack->packed.tensors[item].offset);
+        writer_begin(&s, encoder, crew, &to, pack->packed.tensors[item].offset);
         rc = write_tensor(pack, item, &s, err);
     } else {
         experts_of(file, item, &first, &last);
-        writer_begin(&s, encoder, crew, file->fd, file->path, file->is_direct,
-                     first * file->to->record.bytes);
+        writer_begin(&s, encoder, crew, &to, first * file->to->record.bytes);
     }
     for (uint32_t e = first; rc == 0 && e < last; e++)
         rc = write_record(pack, file, e, &s, err);
@@ -140,40 +169,64 @@ static int write_item(struct pack *pack, struct crew *crew, struct encoder *enco
 
 static int sync_file(const struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
-    int rc = file->was_found ? 0 : plat_sync(file->fd, file->path, err);
-    plat_close(file->fd);
-    file->fd = -1;
-    return rc != 0 ? rc : device_open_in(&file->device, &pack->dir, file->path, err);
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && i < file->n_outs; i++) {
+        struct pack_out *out = &file->outs[i];
+        rc = file->was_found ? 0 : plat_sync(out->fd, out->path, err);
+        plat_close(out->fd);
+        out->fd = -1;
+        if (rc == 0)
+            rc = device_open_in(&out->device, folders_dir(pack, i), out->path, err);
+    }
+    return rc;
 }
 
-static int check_sum(const struct pack_file *file, uint64_t offset, uint64_t bytes,
+static int check_sum(const struct device_range ranges[], unsigned n,
                      const struct packed_sum *expected, struct encoder *encoder,
                      struct crew *crew, struct fm_error *err)
 {
     struct packed_sum sum;
-    int rc = device_sum(&file->device, offset, bytes, encoder->out, encoder->out_bytes, crew, &sum,
-                        err);
+    int rc = device_sum(ranges, n, encoder->out, encoder->out_bytes, crew, &sum, err);
     if (rc == 0 && !packed_sum_equal(&sum, expected))
         rc = err_set(err, FM_ERR_IO, "'%s': %llu bytes at byte %llu are not what was written: the "
-                     "disk or the memory is faulty", file->path, (unsigned long long)bytes,
-                     (unsigned long long)offset);
+                     "disk or the memory is faulty%s", ranges[0].file->path,
+                     (unsigned long long)ranges[0].bytes, (unsigned long long)ranges[0].offset,
+                     n > 1 ? "; or their parts in the other folders" : "");
+    return rc;
+}
+
+static int read_record(const struct pack *pack, const struct pack_file *file, uint32_t expert,
+                       struct encoder *encoder, struct crew *crew, struct fm_error *err)
+{
+    struct device_range parts[SOURCE_MAX_DISKS];
+    for (unsigned i = 0; i < file->n_outs; i++) {
+        const uint64_t n = is_split(pack, file) ? file->to->part_bytes[i] : file->to->record.bytes;
+        parts[i] = (struct device_range){&file->outs[i].device, expert * n, n};
+    }
+    const struct packed_sum *sum = &file->to->sums[expert];
+    if (is_split(pack, file))
+        return check_sum(parts, file->n_outs, sum, encoder, crew, err);
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && i < file->n_outs; i++)
+        rc = check_sum(&parts[i], 1, sum, encoder, crew, err);
     return rc;
 }
 
 static int read_item(struct pack *pack, struct crew *crew, struct encoder *encoder,
                      const struct pack_file *file, uint64_t item, struct fm_error *err)
 {
+    int rc = 0;
     if (file->from == NULL) {
         const struct packed_tensor *t = &pack->packed.tensors[item];
-        return check_sum(file, t->offset, t->bytes, &t->sum, encoder, crew, err);
+        for (unsigned i = 0; rc == 0 && i < file->n_outs; i++)
+            rc = check_sum(&(struct device_range){&file->outs[i].device, t->offset, t->bytes}, 1,
+                           &t->sum, encoder, crew, err);
+        return rc;
     }
-    const uint64_t record_bytes = file->to->record.bytes;
     uint32_t first, last;
-    int rc = 0;
     experts_of(file, item, &first, &last);
     for (uint32_t e = first; rc == 0 && e < last; e++)
-        rc = check_sum(file, e * record_bytes, record_bytes, &file->to->sums[e], encoder, crew,
-                       err);
+        rc = read_record(pack, file, e, encoder, crew, err);
     return rc;
 }
 
@@ -192,7 +245,8 @@ static int read_back(struct pack *pack, struct crew *crew, struct encoder *encod
 static int name_file(struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
     const uint32_t index = (uint32_t)(file - pack->files);
-    device_close(&file->device);
+    for (unsigned i = 0; i < file->n_outs; i++)
+        device_close(&file->outs[i].device);
     int rc = file->was_found ? 0 : partial_finish(pack, file, err);
     /* Files are finished in order, so all earlier ones are done too. */
     return rc != 0 || !pack->options->consume ? rc : space_consume(pack, index + 1, err);
@@ -295,7 +349,7 @@ static void all_is_read(struct pack *pack, struct pack_file *file)
     begin_step(file, again ? PACK_WAITING : PACK_READ);
     if (again) {
         file->was_found = false;
-        pack->result->found_bytes -= file->bytes;
+        pack->result->found_bytes -= file->n_copies * file->bytes;
     }
 }
 
@@ -367,9 +421,9 @@ int pipeline_run(struct pack *pack, struct fm_error *err)
         rc = crew_run(&job, &options, err);
     for (unsigned i = 0; pack->encoders != NULL && i < pack->n_workers; i++)
         encoder_clear(&pack->encoders[i]);
-    for (uint32_t i = 0; i < pack->n_files; i++) {
-        plat_close(pack->files[i].fd);
-        device_close(&pack->files[i].device);
+    for (uint32_t i = 0; i < pack->n_files * pack->n_folders; i++) {
+        plat_close(pack->outs[i].fd);
+        device_close(&pack->outs[i].device);
     }
     mem_free(pack->encoders);
     return rc;

@@ -227,6 +227,20 @@ static int plan_place(struct pack *pack, struct pack_file *file, struct fm_error
                                          path_base(source->path), pack->src);
 }
 
+/* Decides what each folder gets of a file: a part of every record, or a copy. The dense part of a
+ * split model is in the first folder. */
+static void plan_outs(struct pack *pack, uint32_t f)
+{
+    struct pack_file *file = &pack->files[f];
+    const bool is_split = pack->packed.n_parts > 1;
+    file->outs = pack->outs + (size_t)f * pack->n_folders;
+    file->n_outs = is_split && f == 0 ? 1 : pack->n_folders;
+    for (unsigned i = 0; i < file->n_outs; i++)
+        file->outs[i].bytes = is_split && f > 0 ? file->to->n_experts * file->to->part_bytes[i]
+                                                : file->bytes;
+    file->n_copies = is_split ? 1 : pack->n_folders;
+}
+
 static int plan_layer(struct pack *pack, struct choices *choices, uint32_t index,
                       struct fm_error *err)
 {
@@ -258,7 +272,11 @@ static int plan_layer(struct pack *pack, struct choices *choices, uint32_t index
     if (!record_layout(&to->record) || !mem_mul(to->record.bytes, to->n_experts, &all))
         return err_set(err, FM_ERR_UNSUPPORTED, "the experts of layer %u overflow 64 bits",
                        to->layer);
-    *file = (struct pack_file){.bytes = all, .from = from, .to = to, .fd = -1, .device.fd = -1};
+    int rc = folders_cut(pack, to, err);
+    if (rc != 0)
+        return rc;
+    *file = (struct pack_file){.bytes = all, .from = from, .to = to};
+    plan_outs(pack, index + 1);
     (void)snprintf(file->name, sizeof file->name, PACKED_EXPERTS_NAME, to->layer);
     file->item_experts = (uint32_t)(ITEM_BYTES / to->record.bytes);
     file->item_experts = file->item_experts > 0 ? file->item_experts : 1;
@@ -271,11 +289,15 @@ static int plan_layers(struct pack *pack, struct choices *choices, struct fm_err
     const uint32_t n = pack->model->n_expert_layers;
     pack->packed.layers = mem_new(n, sizeof *pack->packed.layers, "layers", err);
     pack->files = mem_new((uint64_t)n + 1, sizeof *pack->files, "the files", err);
-    if (pack->packed.layers == NULL || pack->files == NULL)
+    pack->outs = mem_new(((uint64_t)n + 1) * pack->n_folders, sizeof *pack->outs, "the files", err);
+    if (pack->packed.layers == NULL || pack->files == NULL || pack->outs == NULL)
         return FM_ERR_NOMEM;
+    for (uint64_t i = 0; i < ((uint64_t)n + 1) * pack->n_folders; i++)
+        pack->outs[i].fd = pack->outs[i].device.fd = -1;
     pack->files[0] = (struct pack_file){
         .name = PACKED_DENSE_NAME, .bytes = pack->packed.dense_bytes,
-        .n_items = pack->packed.n_tensors, .fd = -1, .device.fd = -1};
+        .n_items = pack->packed.n_tensors};
+    plan_outs(pack, 0);
     pack->n_files = n + 1;
     pack->packed.n_layers = n;
     int rc = 0;
@@ -388,7 +410,7 @@ static int plan_texts(struct pack *pack, struct fm_error *err)
         file->name = mem_strdup(beside[i], err);
         if (file->name == NULL)
             return FM_ERR_NOMEM;
-        pack->result->packed_bytes += bytes;
+        pack->result->packed_bytes += (pack->options->mirror ? pack->n_folders : 1) * bytes;
     }
     return 0;
 }
@@ -425,7 +447,8 @@ int plan_make(struct pack *pack, struct fm_error *err)
     pack->result->n_too_narrow = choices.n_too_narrow;
     pack->result->n_left_out = pack->model->n_ignored_tensors;
     for (uint32_t i = 0; i < pack->n_files; i++) {
-        pack->result->packed_bytes += pack->files[i].is_elsewhere ? 0 : pack->files[i].bytes;
+        pack->result->packed_bytes +=
+            pack->files[i].is_elsewhere ? 0 : pack->files[i].n_copies * pack->files[i].bytes;
         pack->result->n_layers_here +=
             pack->files[i].from != NULL && !pack->files[i].is_elsewhere;
         pack->result->n_layers_elsewhere += pack->files[i].is_elsewhere;
@@ -448,6 +471,7 @@ void plan_clear(struct pack *pack)
     mem_free(pack->packed.tensors);
     mem_free(pack->tensors);
     mem_free(pack->files);
+    mem_free(pack->outs);
     mem_free(pack->last_use);
     mem_free(pack->is_stub);
     mem_free(pack->has_dense);

@@ -51,7 +51,7 @@ static int write_head(struct pack *pack, size_t i, const struct plat_dir *stubs,
     struct plat_file_info is;
     int fd = -1;
     bool is_direct = false;
-    int rc = pack_path(pack, r->names[i], ".tmp", path, err);
+    int rc = pack_path(pack, 0, r->names[i], ".tmp", path, err);
     if (rc == 0)
         rc = head_bytes(r, i, &bytes, err);
     if (rc == 0)

@@ -90,40 +90,72 @@ static uint64_t small_files(const struct pack *pack)
     return bytes;
 }
 
-int space_check(struct pack *pack, struct fm_error *err)
+/* Returns the bytes that the folders on a device get of an output file. */
+static uint64_t written_to(const struct pack_file *file, const uint64_t devices[],
+                           uint64_t device)
 {
-    char folder[LIMIT_PATH_BYTES];
-    struct plat_file_info info = {0};
-    path_folder(pack->partial, folder);
-    (void)plat_file_info(folder, &info);
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < file->n_outs && !file->was_found && !file->is_elsewhere; i++)
+        if (devices[i] == device)
+            bytes += mem_round_up(file->outs[i].bytes, MEM_PAGE);
+    return bytes;
+}
+
+/* Returns the peak need on a device. */
+static uint64_t need_on(const struct pack *pack, const uint64_t devices[], uint64_t device)
+{
     /* Negative: more was freed than written. */
     int64_t used = (int64_t)small_files(pack), need = used;
     uint64_t freed[PACK_WINDOW] = {0};
     for (uint32_t i = 0; i < pack->n_files; i++) {
         if (pack->options->consume && i >= PACK_WINDOW)
             used -= (int64_t)freed[i % PACK_WINDOW];
-        if (!pack->files[i].was_found && !pack->files[i].is_elsewhere)
-            used += (int64_t)mem_round_up(pack->files[i].bytes, MEM_PAGE);
+        used += (int64_t)written_to(&pack->files[i], devices, device);
         need = used > need ? used : need;
-        freed[i % PACK_WINDOW] = freed_by(pack, i, info.device);
+        freed[i % PACK_WINDOW] = freed_by(pack, i, device);
     }
     if (pack->options->remote != NULL)
         need += (int64_t)remote_peak_bytes(pack);
-    pack->result->need_bytes = (uint64_t)need;
-    pack->result->free_bytes = plat_free_bytes(folder);
-    /* A dry run of --restart counts what the restart would remove. */
-    if (pack->result->need_bytes <= pack->result->free_bytes ||
-        (pack->is_restart && pack->options->plan_only))
-        return 0;
+    return (uint64_t)need;
+}
+
+static int refuse_space(const struct pack *pack, const char *dst, uint64_t need,
+                        uint64_t free_bytes, struct fm_error *err)
+{
     const double gb = 1e-9;
     return err_set(err, FM_ERR_IO, "not enough space on the disk of '%s': the pack has %.2f GB, "
                    "and "
-                   "%.2f GB of it are written already; %.2f GB more are needed%s and %.2f GB are "
-                   "free%s", pack->dst, (double)pack->result->packed_bytes * gb,
+                   "%.2f GB of it are written already; %.2f GB more are needed%s%s and %.2f GB are "
+                   "free%s", dst, (double)pack->result->packed_bytes * gb,
                    (double)pack->result->found_bytes * gb, (double)need * gb,
-                   pack->options->consume ? " at the peak" : "",
-                   (double)pack->result->free_bytes * gb,
+                   pack->n_folders > 1 ? " here" : "",
+                   pack->options->consume ? " at the peak" : "", (double)free_bytes * gb,
                    pack->options->consume ? "" : "; --consume removes source files while packing");
+}
+
+int space_check(struct pack *pack, struct fm_error *err)
+{
+    uint64_t devices[SOURCE_MAX_DISKS] = {0};
+    char folders[SOURCE_MAX_DISKS][LIMIT_PATH_BYTES];
+    for (unsigned i = 0; i < pack->n_folders; i++) {
+        struct plat_file_info info = {0};
+        path_folder(i == 0 ? pack->partial : pack->others[i - 1].partial, folders[i]);
+        (void)plat_file_info(folders[i], &info);
+        devices[i] = info.device;
+    }
+    for (unsigned i = 0; i < pack->n_folders; i++) {
+        const uint64_t need = need_on(pack, devices, devices[i]);
+        const uint64_t free_bytes = plat_free_bytes(folders[i]);
+        if (i == 0) {
+            pack->result->need_bytes = need;
+            pack->result->free_bytes = free_bytes;
+        }
+        /* A dry run of --restart counts what the restart would remove. */
+        if (need > free_bytes && !(pack->is_restart && pack->options->plan_only))
+            return refuse_space(pack, i == 0 ? pack->dst : pack->others[i - 1].dst, need,
+                                free_bytes, err);
+    }
+    return 0;
 }
 
 /* ---- removing ------------------------------------------------------------------------------- */
@@ -212,7 +244,7 @@ static int make_spare(struct pack *pack, unsigned f, struct fm_error *err)
     int fd = -1;
     bool is_direct = false;
     /* In PARTIAL itself, where leftover files are removed. */
-    int rc = pack_path(pack, name, ".tmp", path, err);
+    int rc = pack_path(pack, 0, name, ".tmp", path, err);
     const char *tmp = path_base(path);
     if (rc == 0)
         rc = plat_dir_make(&pack->dir, STUBS_NAME, err);

@@ -8,6 +8,7 @@
 #include "base/plat.h"
 #include "base/sized.h"
 #include "flashmoe_lab.h"
+#include "format/disks.h"
 #include "pack/device.h"
 
 #define BUFFER_BYTES (4u << 20)
@@ -33,8 +34,8 @@ struct place {
     const struct packed_tensor *tensor; /* or: */
     const struct packed_layer *layer;
     uint32_t expert;
-    unsigned file;
-    uint64_t offset, bytes;
+    struct device_range ranges[SOURCE_MAX_DISKS]; /* one for each folder that has a part of it */
+    unsigned n_ranges;
     const struct packed_sum *sum;
 };
 
@@ -43,16 +44,21 @@ static struct place place_of(const struct verify *v, uint64_t item)
     const struct packed *packed = v->source->packed;
     if (item < packed->n_tensors) {
         const struct packed_tensor *t = &packed->tensors[item];
-        return (struct place){.tensor = t, .offset = t->offset, .bytes = t->bytes, .sum = &t->sum};
+        return (struct place){.tensor = t, .ranges = {{&v->files[0], t->offset, t->bytes}},
+                              .n_ranges = 1, .sum = &t->sum};
     }
     uint32_t l = packed->n_layers - 1;
     while (v->layer_first[l] > item)
         l--;
     const struct packed_layer *layer = &packed->layers[l];
     const uint32_t expert = (uint32_t)(item - v->layer_first[l]);
-    return (struct place){.layer = layer, .expert = expert, .file = l + 1,
-                          .offset = expert * layer->record.bytes, .bytes = layer->record.bytes,
+    struct place place = {.layer = layer, .expert = expert, .n_ranges = packed->n_parts,
                           .sum = &layer->sums[expert]};
+    for (unsigned d = 0; d < packed->n_parts; d++)
+        place.ranges[d] = (struct device_range){&v->files[packed_file_index(packed, l, d)],
+                                                expert * layer->part_bytes[d],
+                                                layer->part_bytes[d]};
+    return place;
 }
 
 /* ---- the job of the crew -------------------------------------------------------------------- */
@@ -72,8 +78,8 @@ static int run_item(void *ctx, struct crew *crew, unsigned worker, struct crew_w
     struct verify *v = ctx;
     const struct place place = place_of(v, work->first);
     struct packed_sum sum;
-    int rc = device_sum(&v->files[place.file], place.offset, place.bytes, v->buffers[worker],
-                        BUFFER_BYTES, crew, &sum, err);
+    int rc = device_sum(place.ranges, place.n_ranges, v->buffers[worker], BUFFER_BYTES, crew, &sum,
+                        err);
     if (rc == FM_ERR_CANCELLED || rc == FM_ERR_NOMEM)
         return rc;
     v->verdicts[work->first] = rc != 0                                ? VERDICT_UNREADABLE
@@ -126,8 +132,12 @@ static void find_bad_weights(struct finder *f, const struct verify *v)
         else
             (void)snprintf(what, sizeof what, "expert %u of layer %u", place.expert,
                            place.layer->layer);
-        find(f, true, what, v->files[place.file].path, place.offset, place.bytes,
-             v->verdicts[i] == VERDICT_WRONG ? "does not have its checksum" : "cannot be read");
+        const char *why = v->verdicts[i] == VERDICT_UNREADABLE ? "cannot be read"
+                          : place.n_ranges == 1 ? "does not have its checksum"
+                                                : "and its parts in the other folders do not have "
+                                                  "their checksum";
+        find(f, true, what, place.ranges[0].file->path, place.ranges[0].offset,
+             place.ranges[0].bytes, why);
     }
 }
 
@@ -155,7 +165,7 @@ static int find_extra(void *ctx, const char *name, struct fm_error *err)
 {
     struct finder *f = ctx;
     const struct packed *packed = f->source->packed;
-    bool is_known = strcmp(name, PACKED_MODEL_NAME) == 0;
+    bool is_known = strcmp(name, PACKED_MODEL_NAME) == 0 || strcmp(name, DISKS_NAME) == 0;
     for (size_t i = 0; i < packed->n_files; i++)
         is_known = is_known || strcmp(name, packed->files[i].name) == 0;
     for (unsigned i = 0; i < f->source->n_files; i++)

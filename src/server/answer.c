@@ -25,12 +25,22 @@ static int give(struct answer *a, const struct job_event *like, const char *text
     return a->o.fn(a->o.ctx, like, text, bytes, has_logprobs ? &a->logprobs : NULL);
 }
 
-/* Skips a stop token, which is not part of the answer. */
+static bool is_stop(const struct answer *a, int32_t id)
+{
+    for (unsigned i = 0; i < a->o.spec->n_stop_tokens; i++)
+        if (a->o.spec->stop_tokens[i] == id)
+            return true;
+    return fm_token_is_stop(a->o.model, id);
+}
+
+/* Skips a stop token, which is not part of the answer. After the tokens of the prompt it counts:
+ * whoever wants those reckons with one entry for each token of the prompt and of the answer. */
 static int take_logprobs(struct answer *a, const struct fm_answer_event *event,
                          struct fm_error *err)
 {
     struct job_logprobs *l = &a->logprobs;
-    if (event->n_logprobs == 0 || fm_token_is_stop(a->o.model, event->id))
+    if (event->n_logprobs == 0 ||
+        (!a->o.spec->wants_prompt_logprobs && is_stop(a, event->id)))
         return 0;
     l->n_each = event->n_logprobs;
     const int rc = mem_grow((void **)&l->at, &l->capacity, l->n + l->n_each, sizeof *l->at,
@@ -94,6 +104,8 @@ static int take_event(void *ctx, const struct fm_answer_event *event, struct fm_
         like.kind = JOB_CHOICE_END;
         like.end = job_end_of(event);
         like.stop = event->stop;
+        like.n_prompt = a->o.spec->prompts[a->o.prompt].n_ids;
+        like.n_done = fm_answer_n_tokens(a->answer);
         return give(a, &like, "", 0);
     }
     return 0;
@@ -148,10 +160,13 @@ int answer_open(const struct answer_options *options, struct answer **out, struc
         .is_chat = spec->is_chat,
         .is_reasoning = spec->is_thinking,
         .is_one_call = spec->is_one_call,
-        .hold_calls = !spec->is_stream,
+        .hold_calls = !spec->is_stream || spec->holds_calls,
         .call_seed = spec->id_seed + options->choice,
         .lead = spec->is_forced ? spec->forced.lead : NULL,
         .tail = spec->is_forced ? spec->forced.tail : NULL,
+        .is_continued = spec->is_continued,
+        .stop_tokens = spec->stop_tokens,
+        .n_stop_tokens = spec->n_stop_tokens,
     };
     const int rc = answer_open_tools(options->model, &how, spec->tools, &a->answer, err);
     if (rc != 0) {

@@ -42,27 +42,85 @@ uint64_t api_key_of(const char *text)
 
 /* ---- fields that dialects share ------------------------------------------------------------- */
 
-static void read_bias(struct api_call *call, const struct fields *f, struct job_spec *spec)
+bool api_read_limit(const struct fields *f, const char *const *names, uint64_t min,
+                    struct job_spec *spec)
 {
-    const json_t *bias = fields_object(f, "logit_bias");
+    bool is_given = false;
+    for (; *names != NULL; names++) {
+        const json_t *value = fields_find(f, *names);
+        if (value == NULL)
+            continue;
+        const bool is_endless = json_is_integer(value) && (json_integer_value(value) == -1 ||
+                                                           json_integer_value(value) == -2);
+        const uint64_t n = is_endless ? 1 : fields_uint(f, *names, min, UINT32_MAX, 1);
+        spec->is_prompt_only = n == 0;
+        spec->n_max = is_endless ? 0 : n;
+        is_given = true;
+    }
+    return is_given;
+}
+
+/* Forbids the tokens that end an answer, after the n entries that the bias has. */
+static void forbid_stops(const struct api_call *call, unsigned vocabulary, size_t n_room,
+                         struct job_spec *spec)
+{
+    for (unsigned id = 0; id < vocabulary && spec->sampling.n_logit_bias < n_room; id++)
+        if (fm_token_is_stop(call->context->model, (int32_t)id))
+            spec->bias[spec->sampling.n_logit_bias++] =
+                (struct fm_logit_bias){(int32_t)id, -INFINITY};
+}
+
+static size_t count_stops(const struct api_call *call, unsigned vocabulary)
+{
+    size_t n = 0;
+    for (unsigned id = 0; id < vocabulary; id++)
+        n += fm_token_is_stop(call->context->model, (int32_t)id);
+    return n;
+}
+
+/* Returns a new object {id: bias}. llama-server has a list of [id, bias], where false forbids. */
+static json_t *bias_object(const struct fields *f)
+{
+    const json_t *bias = fields_find(f, "logit_bias");
+    char key[24];
+    if (!json_is_array(bias))
+        return json_incref((json_t *)fields_object(f, "logit_bias"));
+    json_t *object = json_object();
+    for (size_t i = 0; i < json_array_size(bias); i++) {
+        const json_t *pair = json_array_get(bias, i), *value = json_array_get(pair, 1);
+        if (!json_is_integer(json_array_get(pair, 0)))
+            (void)fields_fail(f, "logit_bias", "must have ids of tokens");
+        (void)snprintf(key, sizeof key, "%lld",
+                       (long long)json_integer_value(json_array_get(pair, 0)));
+        (void)json_object_set_new(object, key, json_is_false(value) ? json_integer(-100)
+                                  : value != NULL ? json_incref((json_t *)value) : json_null());
+    }
+    return object;
+}
+
+static void take_bias(struct api_call *call, const struct fields *f, json_t *bias,
+                      struct job_spec *spec)
+{
     const size_t n = json_object_size(bias);
     struct fm_model_info info = {.size = sizeof info};
     const char *key;
     json_t *value;
-    if (n == 0)
+    spec->ignores_stops = fields_bool(f, "ignore_eos", false);
+    if (n == 0 && !spec->ignores_stops)
         return;
     fm_model_info(call->context->model, &info);
     if (n > LOGIT_BIAS_MAX) {
         (void)fields_fail(f, "logit_bias", "must have at most 1024 tokens");
         return;
     }
-    spec->bias = mem_new(n, sizeof *spec->bias, "logit_bias", NULL);
+    const size_t n_room = n + (spec->ignores_stops ? count_stops(call, info.vocabulary) : 0);
+    spec->bias = mem_new(n_room, sizeof *spec->bias, "logit_bias", NULL);
     if (spec->bias == NULL) {
         (void)api_fail(&call->error, API_INTERNAL, NULL, "out of memory for logit_bias");
         return;
     }
     spec->sampling.logit_bias = spec->bias;
-    json_object_foreach((json_t *)bias, key, value) {
+    json_object_foreach(bias, key, value) {
         uint64_t id = 0;
         for (const char *c = key; *c != '\0'; c++)
             id = *c >= '0' && *c <= '9' && id < INT32_MAX ? id * 10 + (uint64_t)(*c - '0')
@@ -77,6 +135,26 @@ static void read_bias(struct api_call *call, const struct fields *f, struct job_
         spec->bias[spec->sampling.n_logit_bias++] =
             (struct fm_logit_bias){(int32_t)id, x > -100 ? (float)x : -INFINITY};
     }
+    if (spec->ignores_stops)
+        forbid_stops(call, info.vocabulary, n_room, spec);
+}
+
+static void read_bias(struct api_call *call, const struct fields *f, struct job_spec *spec)
+{
+    json_t *bias = bias_object(f);
+    take_bias(call, f, bias, spec);
+    json_decref(bias);
+}
+
+/* Reads how many last tokens penalties see: -1 is all of them, and 0 switches them off. */
+static void read_window(const struct fields *f, struct fm_sampling *s)
+{
+    const json_t *window = fields_find(f, "repeat_last_n");
+    if (window == NULL || (json_is_integer(window) && json_integer_value(window) == -1))
+        return;
+    s->penalty_window = (unsigned)fields_uint(f, "repeat_last_n", 0, UINT32_MAX, 0);
+    if (s->penalty_window == 0)
+        s->repetition_penalty = 0;
 }
 
 void api_read_sampling(struct api_call *call, const struct fields *f, struct job_spec *spec)
@@ -96,6 +174,7 @@ void api_read_sampling(struct api_call *call, const struct fields *f, struct job
     const double repetition = (double)s->repetition_penalty;
     s->repetition_penalty = (float)fields_number(
         f, "repetition_penalty", 0, 100, fields_number(f, "repeat_penalty", 0, 100, repetition));
+    read_window(f, s);
     s->presence_penalty = (float)fields_number(f, "presence_penalty", -100, 100, 0);
     s->frequency_penalty = (float)fields_number(f, "frequency_penalty", -100, 100, 0);
     const json_t *seed = fields_find(f, "seed");
@@ -142,27 +221,6 @@ void api_read_stops(struct api_call *call, const struct fields *f, const char *n
         add_stop(call, f, name, json_array_get(stop, i), spec);
 }
 
-int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, size_t n_ids)
-{
-    const unsigned max = call->context->n_context;
-    int rc = 0;
-    if (n_ids == 0)
-        rc = api_fail(&call->error, API_BAD, "prompt", "the prompt has no tokens");
-    else if (n_ids >= max)
-        rc = api_fail(&call->error, API_CONTEXT, "messages", "prompt is too long: %zu tokens > %u "
-                      "maximum; the context holds %u, of which the answer needs one at least, and "
-                      "the server's --context sets it", n_ids, max - 1, max);
-    else if (spec->n_prompts == JOB_PROMPTS_MAX)
-        rc = api_fail(&call->error, API_BAD, "prompt", "'prompt' must have at most %d prompts",
-                      JOB_PROMPTS_MAX);
-    if (rc != 0) {
-        fm_free(ids);
-        return rc;
-    }
-    spec->prompts[spec->n_prompts++] = (struct job_prompt){ids, n_ids};
-    return 0;
-}
-
 /* ---- calls -------------------------------------------------------------------------------- */
 
 static uint64_t json_bytes(const json_t *value)
@@ -181,7 +239,7 @@ int api_call_read(struct api_call *call, const struct api *api, const struct api
     call->created_s = plat_wall_ns() / 1000000000;
     (void)snprintf(call->model, sizeof call->model, "%s",
                    fields_string(&f, "model", context->model_name));
-    call->is_stream = spec->is_stream = fields_bool(&f, "stream", false);
+    call->is_stream = spec->is_stream = fields_bool(&f, "stream", api->streams);
     spec->id_seed = new_seed();
     int rc = call->error.fault == API_GOOD ? api->read(call, body, spec) : -1;
     call->body = NULL;
@@ -191,8 +249,8 @@ int api_call_read(struct api_call *call, const struct api *api, const struct api
     if (context->n_answer > 0 && (spec->n_max == 0 || spec->n_max > context->n_answer))
         spec->n_max = context->n_answer;
     if (rc == 0) {
-        call->n_choices = spec->n_prompts * spec->n_choices;
-        call->echo_bytes = json_bytes(call->request) + call->n_choices * json_bytes(call->echo);
+        call->n_choices = call->idle_reason != NULL ? 1 : spec->n_prompts * spec->n_choices;
+        call->echo_bytes += json_bytes(call->request) + spec->n_choices * json_bytes(call->echo);
         call->choices = mem_new(call->n_choices, sizeof *call->choices, "the answers", NULL);
         if (call->choices == NULL)
             rc = api_fail(&call->error, API_INTERNAL, NULL, "out of memory for the answers");
@@ -235,12 +293,24 @@ static bool add_logprobs(struct api_choice *c, const struct job_logprobs *logpro
     return true;
 }
 
+void api_choice_end(struct api_choice *c, const struct job_event *event)
+{
+    c->end = event->end;
+    c->stop = event->stop;
+    c->n_prompt = event->n_prompt;
+    c->n_answer = event->n_done;
+}
+
 static bool collect(struct api_call *call, const struct job_event *event)
 {
     if (event->choice >= call->n_choices)
         return true; /* events that end a job */
     struct api_choice *c = &call->choices[event->choice];
     switch (event->kind) {
+    case JOB_PROMPT:
+        return add_logprobs(c, &event->logprobs);
+    case JOB_EMBEDDING:
+        return text_buffer_add(&c->content, event->text, event->text_bytes);
     case JOB_REASONING:
         return add_logprobs(c, &event->logprobs) &&
                text_buffer_add(&c->reasoning, event->text, event->text_bytes);
@@ -264,8 +334,7 @@ static bool collect(struct api_call *call, const struct job_event *event)
             c->calls[c->n_calls - 1].is_broken = event->is_broken;
         return true;
     case JOB_CHOICE_END:
-        c->end = event->end;
-        c->stop = event->stop;
+        api_choice_end(c, event);
         return add_logprobs(c, &event->logprobs);
     default:
         return true;
@@ -297,7 +366,9 @@ bool api_call_take(struct api_call *call, const struct job_event *event)
         call->usage.n_prompt = event->n_prompt;
         call->usage.n_cached = event->n_cached;
     }
-    if (!call->is_stream || call->api->collects)
+    const bool is_call = event->kind >= JOB_CALL_BEGIN && event->kind <= JOB_CALL_END;
+    if (!call->is_stream || call->api->collects == API_COLLECTS_ALL ||
+        (is_call && call->api->collects == API_COLLECTS_CALLS))
         is_good = collect(call, event);
     /* Refuses early an answer that could not be written at its end. */
     if (is_good && !call->is_stream)
@@ -307,11 +378,20 @@ bool api_call_take(struct api_call *call, const struct job_event *event)
 
 /* ---- frames ------------------------------------------------------------------------------- */
 
+static bool open_frame(struct api_call *call)
+{
+    return call->api->is_lines || text_add_string(call->out, "data: ");
+}
+
+static bool close_frame(struct api_call *call)
+{
+    return text_add_string(call->out, call->api->is_lines ? "\n" : "\n\n");
+}
+
 bool api_frame(struct api_call *call, const char *event, json_t *value)
 {
     const bool is_good = (event == NULL || text_add_format(call->out, "event: %s\n", event)) &&
-                         text_add_string(call->out, "data: ") &&
-                         text_add_json(call->out, value) && text_add_string(call->out, "\n\n");
+                         open_frame(call) && text_add_json(call->out, value) && close_frame(call);
     json_decref(value);
     return is_good;
 }
@@ -319,12 +399,12 @@ bool api_frame(struct api_call *call, const char *event, json_t *value)
 bool api_frame_logprobs(struct api_call *call, json_t *value, const struct job_logprobs *logprobs)
 {
     struct api_pieces pieces;
-    bool is_good = api_pieces_begin(&pieces, value) && text_add_string(call->out, "data: ");
+    bool is_good = api_pieces_begin(&pieces, value) && open_frame(call);
     while (is_good && !api_pieces_is_over(&pieces))
         is_good = api_pieces_add(&pieces, call, logprobs, call->out);
     api_pieces_clear(&pieces);
     json_decref(value);
-    return is_good && text_add_string(call->out, "\n\n");
+    return is_good && close_frame(call);
 }
 
 json_t *api_buffer_json(const struct text_buffer *buffer)

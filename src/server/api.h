@@ -24,6 +24,7 @@ struct api_context {
     unsigned n_context;
     uint64_t n_answer; /* maximum tokens per answer; 0: limited by the context only */
     uint64_t limit_ns; /* maximum time per request; 0: none */
+    int64_t began_s;   /* when the server started */
 };
 
 /* One answer so far. */
@@ -40,6 +41,7 @@ struct api_choice {
     struct job_logprobs logprobs;
     enum job_end end;
     unsigned stop;
+    uint64_t n_prompt, n_answer; /* tokens; known at its end */
 };
 
 /* Lists of log probabilities, one item per token. */
@@ -48,6 +50,7 @@ enum api_list {
     API_LIST_TOKENS,  /* the token's text */
     API_LIST_VALUES,  /* its log probability */
     API_LIST_TOPS,    /* {text of an alternative: its log probability} */
+    API_LIST_IDS,     /* the token's id */
 };
 
 /* An answer that is written in pieces. A log probability takes eight bytes in memory, ten times as
@@ -70,18 +73,22 @@ struct api_call {
     const struct text_buffer *body; /* the request; NULL after it was read */
     struct text_buffer schema;      /* JSON schema of the answer */
     char schema_field[40];          /* the request field it came from; empty: none */
+    bool is_gbnf;                   /* it is a grammar in GBNF */
     struct job_usage usage;  /* complete when the job has ended */
 
     char id[40];
     int64_t created_s;
     char model[128]; /* as named in the request */
     bool wants_usage, wants_progress, has_logprobs;
-    json_t *echo;      /* completions: text of the prompts, repeated before the answers; or NULL */
+    bool wants_tokens; /* llama-server: the ids of the answer's tokens */
+    bool is_base64;    /* embeddings: the form of a vector */
+    json_t *echo;      /* completions: texts of the prompts, repeated before the answers; or NULL */
     uint64_t echo_bytes; /* JSON size of the parts of the request that the response repeats */
     json_t *request;   /* responses: fields that the response repeats */
     json_t *items;     /* responses: finished items of a stream */
     size_t text_at;    /* responses: offset of the open item in the answer's text */
     char stops[JOB_STOPS_MAX][128]; /* the stop strings, for dialects that report them */
+    const char *idle_reason; /* why there is nothing to compute; NULL: there is a prompt */
 
     struct api_choice *choices;
     unsigned n_choices;
@@ -93,21 +100,32 @@ struct api_call {
     bool has_block, has_begun;
 };
 
+#define SSE_HELLO ": queued\n\n" /* a comment of server-sent events */
+
 struct api {
     const char *path;
     enum api_dialect dialect;
-    bool collects; /* a stream also needs the whole answer */
+    enum {
+        API_COLLECTS_NOTHING,
+        API_COLLECTS_CALLS,
+        API_COLLECTS_ALL
+    } collects; /* what of an answer a stream needs as a whole */
+    bool is_lines; /* a stream is one JSON object per line, and not server-sent events */
+    bool streams;  /* an answer is a stream unless the request says otherwise */
     int (*read)(struct api_call *call, const json_t *body, struct job_spec *spec);
     /* Writes one event of a stream. JOB_DONE ends it; JOB_FAILED has its error in call->error. */
     bool (*write)(struct api_call *call, const struct job_event *event);
     /* Returns the whole answer; NULL when memory runs out. */
     json_t *(*whole)(const struct api_call *call);
-    const char *ping; /* keeps a stream alive */
+    const char *hello; /* begins a stream, so that its headers are sent at once */
+    const char *ping;  /* keeps it alive */
 };
 
 /* ---- the endpoints -------------------------------------------------------------------------- */
 
 extern const struct api api_chat, api_completions, api_messages, api_responses;
+extern const struct api api_ollama_chat, api_ollama_generate;
+extern const struct api api_llama_completion, api_llama_infill, api_embeddings;
 
 /* Starts a call: parses the request and builds its prompt. Returns 0, or -1 with call->error. */
 int api_call_read(struct api_call *call, const struct api *api, const struct api_context *context,
@@ -122,7 +140,11 @@ struct fields;
 
 /* Writes an id: "chatcmpl-" and 24 letters and digits. */
 void api_new_id(const char *prefix, char id[40]);
-/* Reads temperature and the other sampling fields, seed, penalties and logit_bias. */
+/* Reads the maximum number of tokens of an answer. `names` ends with NULL; a later field outweighs
+ * an earlier one. -1 is no limit, and 0, if min is 0, no answer. Returns whether one is given. */
+bool api_read_limit(const struct fields *f, const char *const *names, uint64_t min,
+                    struct job_spec *spec);
+/* Reads temperature and the other sampling fields, seed, penalties, logit_bias and ignore_eos. */
 void api_read_sampling(struct api_call *call, const struct fields *f, struct job_spec *spec);
 /* Reads a string or an array of strings. */
 void api_read_stops(struct api_call *call, const struct fields *f, const char *name,
@@ -132,13 +154,31 @@ uint64_t api_key_of(const char *text);
 /* Adds a prompt and takes over its ids. Fails if the context cannot hold it. */
 int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, size_t n_ids);
 
-/* Writes "data: JSON\n\n", after "event: NAME" if there is one. Takes the reference. */
+/* Refuses a text of so many bytes that certainly has too many tokens. `field` is its name in
+ * errors, here and below. */
+int api_check_bytes(struct api_call *call, size_t bytes, const char *field);
+/* Reads a text, a list of texts, a list of tokens, or a list of token lists. Keeps the texts if
+ * call->echo is an array. */
+int api_read_prompts(struct api_call *call, const json_t *prompt, const char *field,
+                     struct job_spec *spec);
+/* Keeps the text of these tokens in call->echo. */
+void api_echo_tokens(struct api_call *call, const int32_t *ids, size_t n);
+/* Tokenizes a prompt and adds it. */
+int api_add_text(struct api_call *call, struct job_spec *spec, const json_t *text,
+                 const char *field);
+
+/* Writes "data: JSON\n\n", after "event: NAME" if there is one; or a line, if the dialect has
+ * lines. Takes the reference. */
 bool api_frame(struct api_call *call, const char *event, json_t *value);
 /* The same for a value with marks for lists of these log probabilities. */
 bool api_frame_logprobs(struct api_call *call, json_t *value, const struct job_logprobs *logprobs);
 /* Returns a mark that stands for a list of the choice's log probabilities. */
 json_t *api_logprobs_mark(unsigned choice, enum api_list list);
 json_t *api_buffer_json(const struct text_buffer *buffer);
+/* Returns what llama-server's clients know as timings. */
+json_t *api_timings_json(const struct job_usage *usage);
+/* Keeps how an answer ended, from JOB_CHOICE_END. */
+void api_choice_end(struct api_choice *choice, const struct job_event *event);
 
 /* ---- an answer in pieces -------------------------------------------------------------------- */
 
@@ -163,6 +203,9 @@ int api_apply_template(const struct api_context *context, const json_t *body,
                        struct text_buffer *answer, struct api_error *error);
 int api_count_tokens(const struct api_context *context, const json_t *body,
                      struct text_buffer *answer, struct api_error *error);
+/* status_ollama.c: describes the model. */
+int api_ollama_show(const struct api_context *context, const json_t *body,
+                    struct text_buffer *answer, struct api_error *error);
 
 #ifdef __cplusplus
 }

@@ -176,6 +176,7 @@ int anthropic_conversation(const json_t *body, struct call_texts *texts, struct 
         c->forced_name = fields_string(&of, "name", "");
     if (rc == 0 && (choice == NULL || strcmp(choice, "none") != 0))
         rc = read_tools(&f, c);
+    c->is_continued = !c->is_forced && conversation_is_prefill(messages);
     if (rc == 0)
         rc = conversation_read_variables(c, &f);
     conversation_set_effort(c, json_string_value(json_object_get(config, "effort")));
@@ -195,7 +196,7 @@ static int read_format(struct api_call *call, const struct fields *f)
     int rc = constrain_format(call, format, "output_config.format");
     if (rc == 0)
         rc = constrain_format(call, older, "output_format");
-    return rc == 0 ? constrain_fields(call, f, false) : rc;
+    return rc == 0 ? constrain_fields(call, f, CONSTRAIN_OWN_TURN) : rc;
 }
 
 static int read_messages(struct api_call *call, const json_t *body, struct job_spec *spec)
@@ -207,7 +208,8 @@ static int read_messages(struct api_call *call, const json_t *body, struct job_s
     api_new_id("msg_", call->id);
     if (fields_find(&f, "max_tokens") == NULL)
         (void)fields_fail(&f, "max_tokens", "must be given");
-    spec->n_max = fields_uint(&f, "max_tokens", 1, UINT32_MAX, 0);
+    static const char *const limits[] = {"max_tokens", NULL};
+    (void)api_read_limit(&f, limits, 1, spec);
     if (user != NULL)
         spec->key = api_key_of(user);
     api_read_sampling(call, &f, spec);
@@ -367,6 +369,9 @@ static bool write_messages(struct api_call *call, const struct job_event *event)
         return write_delta(call, "input_json_delta", "partial_json", event);
     case JOB_CALL_END:
         return close_block(call);
+    case JOB_PROMPT:
+    case JOB_EMBEDDING:
+        return true;
     case JOB_CHOICE_END:
         return write_end(call, event);
     case JOB_DONE:
@@ -408,5 +413,5 @@ static json_t *whole_messages(const struct api_call *call)
 
 const struct api api_messages = {.path = "/v1/messages", .dialect = API_ANTHROPIC,
                                  .read = read_messages, .write = write_messages,
-                                 .whole = whole_messages,
+                                 .whole = whole_messages, .hello = SSE_HELLO,
                                  .ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n"};

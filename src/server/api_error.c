@@ -75,6 +75,8 @@ json_t *api_error_json(const struct api_error *error, enum api_dialect dialect)
     if (dialect == API_ANTHROPIC)
         return json_pack("{s:s, s:{s:s, s:o}}", "type", "error", "error", "type", fault->anthropic,
                          "message", text);
+    if (dialect == API_OLLAMA)
+        return json_pack("{s:o}", "error", text);
     json_t *param = error->param[0] != '\0' ? text_json(error->param, strlen(error->param))
                                             : json_null();
     return json_pack("{s:{s:o, s:s, s:o, s:s?}}", "error", "message", text, "type", fault->openai,

@@ -30,7 +30,7 @@ enum api_fault {
     API_INTERNAL,
 };
 
-enum api_dialect { API_OPENAI, API_ANTHROPIC };
+enum api_dialect { API_OPENAI, API_ANTHROPIC, API_OLLAMA };
 
 struct api_error {
     enum api_fault fault;

@@ -1,4 +1,5 @@
 /* Log probabilities as JSON, one token at a time. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,8 +25,11 @@ static json_t *token_json(const struct fm_model *model, const struct fm_logprob 
     return text_json(text, bytes);
 }
 
+/* The first token of a prompt has no probability. */
 static json_t *value_json(const struct fm_logprob *p)
 {
+    if (isnan(p->logprob))
+        return json_null();
     return json_real(p->logprob > -9999.0f ? (double)p->logprob : -9999.0);
 }
 
@@ -36,8 +40,8 @@ static json_t *entry_json(const struct fm_model *model, const struct fm_logprob 
     json_t *raw = json_array();
     for (size_t i = 0; i < bytes; i++)
         (void)json_array_append_new(raw, json_integer((unsigned char)text[i]));
-    return json_pack("{s:o, s:o, s:o}", "token", token_json(model, p), "logprob", value_json(p),
-                     "bytes", raw);
+    return json_pack("{s:i, s:o, s:o, s:o}", "id", (int)p->id, "token", token_json(model, p),
+                     "logprob", value_json(p), "bytes", raw);
 }
 
 /* Returns the list's item for the token at `at`, which is followed by its alternatives. */
@@ -48,6 +52,10 @@ static json_t *item_json(const struct fm_model *model, enum api_list list,
         return token_json(model, at);
     if (list == API_LIST_VALUES)
         return value_json(at);
+    if (list == API_LIST_IDS)
+        return json_integer(at->id);
+    if (list == API_LIST_TOPS && isnan(at->logprob))
+        return json_null();
     json_t *entry = list == API_LIST_ENTRIES ? entry_json(model, at) : json_object();
     json_t *top = list == API_LIST_ENTRIES ? json_array() : NULL;
     for (unsigned k = 1; k < n_each; k++) {
@@ -56,7 +64,9 @@ static json_t *item_json(const struct fm_model *model, enum api_list list,
             continue;
         }
         json_t *token = token_json(model, &at[k]);
-        (void)json_object_set_new(entry, json_string_value(token), value_json(&at[k]));
+        /* Parts of characters may have the same text: the likelier one stays. */
+        if (json_object_get(entry, json_string_value(token)) == NULL)
+            (void)json_object_set_new(entry, json_string_value(token), value_json(&at[k]));
         json_decref(token);
     }
     if (top != NULL)

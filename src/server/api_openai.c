@@ -3,6 +3,7 @@
 
 #include "server/constrain.h"
 #include "server/fields.h"
+#include "server/infill.h"
 #include "server/text_json.h"
 
 /* ---- reading: conversations ----------------------------------------------------------------- */
@@ -39,6 +40,7 @@ static bool is_role(const char *role)
 static int read_message(const json_t *message, size_t i, struct call_texts *texts,
                         struct conversation *c, struct api_error *error)
 {
+    static const char *const also[] = {"reasoning", "thinking"}; /* where others put it */
     char path[64], content[80];
     struct turn turn = {0};
     (void)snprintf(path, sizeof path, "messages[%zu].", i);
@@ -52,11 +54,12 @@ static int read_message(const json_t *message, size_t i, struct call_texts *text
     if (strcmp(turn.role, "function") == 0)
         turn.role = "tool";
     turn.call_id = fields_string(&f, "tool_call_id", NULL);
-    turn.name = fields_string(&f, "name", NULL);
-    const char *reasoning =
-        fields_string(&f, "reasoning_content", NULL);
-    if (reasoning == NULL && json_is_string(fields_find(&f, "reasoning")))
-        reasoning = fields_string(&f, "reasoning", NULL);
+    turn.name = fields_string(&f, "name", fields_string(&f, "tool_name", NULL));
+    const char *reasoning = fields_string(&f, "reasoning_content", NULL);
+    for (size_t k = 0; reasoning == NULL && k < sizeof also / sizeof also[0]; k++)
+        reasoning = json_string_value(fields_find(&f, also[k]));
+    if (json_array_size(fields_find(&f, "images")) > 0)
+        return fields_fail(&f, "images", "is not supported: this model reads text only");
     int rc = content_text(fields_find(&f, "content"), content, &turn.content, error);
     if (rc == 0 && reasoning != NULL && !text_add_string(&turn.reasoning, reasoning))
         rc = api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
@@ -94,6 +97,29 @@ static int read_tools(const struct fields *f, struct conversation *c)
     return rc == 0 ? 0 : api_fail(f->error, API_INTERNAL, NULL, "out of memory for the tools");
 }
 
+static const json_t *last_of(const json_t *messages)
+{
+    return json_array_get(messages, json_array_size(messages) - 1);
+}
+
+/* Returns whether the last message says itself, as some providers have it, that it is continued. */
+static bool is_prefix(const json_t *messages)
+{
+    return json_is_true(json_object_get(last_of(messages), "prefix"));
+}
+
+/* Looks at the request: the conversation may have the text of calls in place of calls. */
+static int check_continued(const json_t *messages, struct api_error *error)
+{
+    const json_t *last = last_of(messages);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (role != NULL && strcmp(role, "assistant") == 0 &&
+        json_array_size(json_object_get(last, "tool_calls")) == 0)
+        return 0;
+    return api_fail(error, API_BAD, "messages", "the last of 'messages' is to be continued, so its "
+                    "role must be assistant and it must have no tool calls");
+}
+
 int openai_conversation(const json_t *body, struct call_texts *texts, struct conversation *c,
                         struct api_error *error)
 {
@@ -104,8 +130,11 @@ int openai_conversation(const json_t *body, struct call_texts *texts, struct con
         rc = read_message(json_array_get(messages, i), i, texts, c, error);
     if (rc == 0)
         rc = conversation_choose(c, &f, read_tools);
+    c->is_continued = is_prefix(messages);
     if (rc == 0)
         rc = conversation_read_variables(c, &f);
+    if (rc == 0 && c->is_continued)
+        rc = check_continued(messages, error);
     conversation_set_effort(c, fields_string(&f, "reasoning_effort", NULL));
     return error->fault == API_GOOD ? rc : -1;
 }
@@ -119,8 +148,9 @@ static void read_common(struct api_call *call, const struct fields *f, bool is_c
     const struct fields of = {options, &call->error, "stream_options."};
     call->wants_usage = fields_bool(&of, "include_usage", false);
     call->wants_progress = fields_bool(f, "return_progress", false);
-    const uint64_t max = fields_uint(f, "max_tokens", 1, UINT32_MAX, 0);
-    spec->n_max = fields_uint(f, "max_completion_tokens", 1, UINT32_MAX, max);
+    static const char *const limits[] = {"n_predict", "max_tokens", "max_completion_tokens", NULL};
+    if (!api_read_limit(f, limits, is_completions ? 0 : 1, spec) && is_completions)
+        spec->n_max = 16; /* the default of this endpoint */
     spec->n_choices = (unsigned)fields_uint(f, "n", 1, JOB_CHOICES_MAX, 1);
     const char *key = fields_string(f, "prompt_cache_key", NULL);
     if (key != NULL)
@@ -129,7 +159,7 @@ static void read_common(struct api_call *call, const struct fields *f, bool is_c
     api_read_stops(call, f, "stop", spec);
     if (call->error.fault == API_GOOD &&
         constrain_format(call, fields_object(f, "response_format"), "response_format") == 0)
-        (void)constrain_fields(call, f, is_completions);
+        (void)constrain_fields(call, f, is_completions ? CONSTRAIN_OWN_TEXT : CONSTRAIN_OWN_TURN);
 }
 
 static int read_chat(struct api_call *call, const json_t *body, struct job_spec *spec)
@@ -150,98 +180,34 @@ static int read_chat(struct api_call *call, const json_t *body, struct job_spec 
     return rc;
 }
 
-static int add_text_prompt(struct api_call *call, struct job_spec *spec, const json_t *text)
-{
-    struct fm_error err = {0};
-    int32_t *ids = NULL;
-    size_t n_ids = 0;
-    struct fm_model_info info = {.size = sizeof info};
-    fm_model_info(call->context->model, &info);
-    const size_t bytes = json_string_length(text);
-    const size_t n_min = info.max_token_bytes > 0 ? bytes / info.max_token_bytes : 0;
-    if (n_min >= call->context->n_context)
-        return api_fail(&call->error, API_CONTEXT, "prompt", "prompt is too long: at least %zu "
-                        "tokens > %u maximum (%zu bytes, and no token has more than %u); send "
-                        "less, or raise the server's --context", n_min,
-                        call->context->n_context - 1, bytes, info.max_token_bytes);
-    const int rc = fm_tokenize(call->context->model, json_string_value(text),
-                               json_string_length(text), FM_TEXT_WITH_SPECIAL | FM_TEXT_WITH_PREFIX,
-                               &ids, &n_ids, &err);
-    if (rc != 0)
-        return api_fail(&call->error, api_fault_of(rc), "prompt", "%s", err.text);
-    return api_add_prompt(call, spec, ids, n_ids);
-}
-
-static int add_token_prompt(struct api_call *call, struct job_spec *spec, const json_t *list)
-{
-    struct fm_model_info info = {.size = sizeof info};
-    const size_t n = json_array_size(list);
-    int32_t *ids = mem_new(n, sizeof *ids, "a prompt", NULL);
-    fm_model_info(call->context->model, &info);
-    if (ids == NULL)
-        return api_fail(&call->error, API_INTERNAL, NULL, "out of memory for the prompt");
-    for (size_t i = 0; i < n; i++) {
-        const json_t *id = json_array_get(list, i);
-        const json_int_t value = json_integer_value(id);
-        if (!json_is_integer(id) || value < 0 || value >= info.vocabulary) {
-            mem_free(ids);
-            return api_fail(&call->error, API_BAD, "prompt", "'prompt' has an invalid token at "
-                            "index %zu; tokens are 0 to %u", i, info.vocabulary - 1);
-        }
-        ids[i] = (int32_t)value;
-    }
-    return api_add_prompt(call, spec, ids, n);
-}
-
-/* Reads a text, a list of texts, a list of tokens, or a list of token lists. */
-static int read_prompts(struct api_call *call, const json_t *prompt, struct job_spec *spec)
-{
-    const json_t *first = json_array_get(prompt, 0);
-    if (json_is_string(prompt))
-        return add_text_prompt(call, spec, prompt);
-    if (json_is_integer(first))
-        return add_token_prompt(call, spec, prompt);
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < json_array_size(prompt); i++) {
-        const json_t *one = json_array_get(prompt, i);
-        if (json_is_string(one))
-            rc = add_text_prompt(call, spec, one);
-        else if (json_is_array(one))
-            rc = add_token_prompt(call, spec, one);
-        else
-            rc = api_fail(&call->error, API_BAD, "prompt", "'prompt[%zu]' must be a string or an "
-                          "array of tokens", i);
-    }
-    if (rc == 0 && first == NULL)
-        rc = api_fail(&call->error, API_BAD, "prompt", "'prompt' must be a string, an array of "
-                      "strings, or an array of tokens");
-    return rc;
-}
-
 static int read_completions(struct api_call *call, const json_t *body, struct job_spec *spec)
 {
     const struct fields f = {body, &call->error, ""};
     const json_t *prompt = fields_find(&f, "prompt");
     api_new_id("cmpl-", call->id);
     read_common(call, &f, true, spec);
-    if (spec->n_max == 0)
-        spec->n_max = 16; /* the default of this endpoint */
     call->has_logprobs = spec->wants_logprobs = fields_find(&f, "logprobs") != NULL;
     spec->n_top_logprobs = (unsigned)fields_uint(&f, "logprobs", 0, FM_TOP_LOGPROBS_MAX, 0);
     if (fields_uint(&f, "best_of", 1, JOB_CHOICES_MAX, 1) > spec->n_choices)
         (void)fields_fail(&f, "best_of", "must not be more than 'n'");
     const char *suffix = fields_string(&f, "suffix", "");
-    if (suffix[0] != '\0')
-        (void)fields_fail(&f, "suffix", "is not supported");
+    if (suffix[0] != '\0' && !json_is_string(prompt))
+        (void)fields_fail(&f, "suffix", "needs 'prompt' to be one text");
     if (fields_bool(&f, "echo", false)) {
-        if (!json_is_string(prompt) || spec->wants_logprobs)
-            (void)fields_fail(&f, "echo", "requires one text prompt without logprobs");
-        else
-            call->echo = json_incref((json_t *)prompt);
+        call->echo = json_array();
+        spec->wants_prompt_logprobs = spec->wants_logprobs;
+        if (spec->wants_logprobs && spec->n_choices > 1)
+            (void)fields_fail(&f, "echo", "with 'logprobs' needs 'n' to be 1");
+        if (suffix[0] != '\0')
+            (void)fields_fail(&f, "echo", "cannot be combined with 'suffix'");
     }
     if (call->error.fault != API_GOOD || constrain_answer(NULL, call, spec) != 0)
         return -1;
-    return read_prompts(call, prompt, spec);
+    if (suffix[0] == '\0')
+        return api_read_prompts(call, prompt, "prompt", spec);
+    const struct infill what = {.prefix = prompt, .suffix = fields_find(&f, "suffix"),
+                                .field = "suffix"};
+    return infill_add_prompt(call, spec, &what);
 }
 
 /* ---- writing -------------------------------------------------------------------------------- */
@@ -262,31 +228,11 @@ static json_t *usage_json(const struct job_usage *u)
                      (json_int_t)u->n_reasoning);
 }
 
-/* What llama-server's clients know as timings. */
-static json_t *timings_json(const struct job_usage *u)
-{
-    const double decode_s = (double)u->decode_ns * 1e-9;
-    json_t *timings = json_pack(
-        "{s:I, s:I, s:f, s:I, s:f, s:f}", "cache_n", (json_int_t)u->n_cached, "prompt_n",
-        (json_int_t)(u->n_prompt - u->n_cached), "prompt_ms", (double)u->prefill_ns * 1e-6,
-        "predicted_n", (json_int_t)u->n_answer, "predicted_ms", decode_s * 1e3,
-        "predicted_per_second",
-        decode_s > 0 && u->n_answer > 1 ? (double)(u->n_answer - 1) / decode_s : 0.0);
-    if (u->n_draft_passes > 0) {
-        (void)json_object_set_new(timings, "draft_n", json_integer((json_int_t)u->n_drafted));
-        (void)json_object_set_new(timings, "draft_n_accepted",
-                                  json_integer((json_int_t)u->n_accepted));
-        (void)json_object_set_new(timings, "draft_passes",
-                                  json_integer((json_int_t)u->n_draft_passes));
-    }
-    return timings;
-}
-
 /* Adds what a whole answer took. */
 static void add_usage(json_t *object, const struct job_usage *u)
 {
     (void)json_object_set_new(object, "usage", usage_json(u));
-    (void)json_object_set_new(object, "timings", timings_json(u));
+    (void)json_object_set_new(object, "timings", api_timings_json(u));
 }
 
 /* Returns the common fields of every object; takes the reference `choices`. */
@@ -384,6 +330,8 @@ static bool write_chat(struct api_call *call, const struct job_event *event)
                                     (int)event->call, "function", "arguments",
                                     text_json(event->text, event->text_bytes)),
                           NULL, NULL);
+    case JOB_PROMPT:
+    case JOB_EMBEDDING:
     case JOB_CALL_END:
         return true;
     case JOB_CHOICE_END:
@@ -457,12 +405,21 @@ static bool text_chunk(struct api_call *call, unsigned choice, json_t *text,
                               : api_frame(call, NULL, chunk);
 }
 
+/* Returns the text of the prompt that the choice answers; borrowed. NULL: it is not repeated. */
+static json_t *echo_of(const struct api_call *call, unsigned choice)
+{
+    const size_t n = json_array_size(call->echo);
+    return n > 0 ? json_array_get(call->echo, choice / (call->n_choices / n)) : NULL;
+}
+
 static bool write_completions(struct api_call *call, const struct job_event *event)
 {
+    json_t *echo = echo_of(call, event->choice);
     switch (event->kind) {
     case JOB_STARTED:
-        return call->echo == NULL || text_chunk(call, event->choice, json_incref(call->echo), NULL,
-                                                NULL);
+        return echo == NULL || text_chunk(call, event->choice, json_incref(echo), NULL, NULL);
+    case JOB_PROMPT:
+        return text_chunk(call, event->choice, json_string(""), &event->logprobs, NULL);
     case JOB_PROGRESS:
         return write_progress(call, event);
     case JOB_CONTENT:
@@ -486,9 +443,9 @@ static json_t *whole_completions(const struct api_call *call)
     for (unsigned i = 0; i < call->n_choices; i++) {
         const struct api_choice *c = &call->choices[i];
         struct text_buffer text = {0};
-        if (call->echo != NULL)
-            (void)text_buffer_add(&text, json_string_value(call->echo),
-                                  json_string_length(call->echo));
+        const json_t *echo = echo_of(call, i);
+        if (echo != NULL)
+            (void)text_buffer_add(&text, json_string_value(echo), json_string_length(echo));
         (void)text_buffer_add(&text, text_buffer_text(&c->content), c->content.n);
         json_t *one = json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "text",
                                 api_buffer_json(&text), "logprobs",
@@ -504,7 +461,8 @@ static json_t *whole_completions(const struct api_call *call)
 
 const struct api api_chat = {.path = "/v1/chat/completions", .dialect = API_OPENAI,
                              .read = read_chat, .write = write_chat, .whole = whole_chat,
-                             .ping = ": ping\n\n"};
+                             .hello = SSE_HELLO, .ping = ": ping\n\n"};
 const struct api api_completions = {.path = "/v1/completions", .dialect = API_OPENAI,
                                     .read = read_completions, .write = write_completions,
-                                    .whole = whole_completions, .ping = ": ping\n\n"};
+                                    .whole = whole_completions, .hello = SSE_HELLO,
+                                    .ping = ": ping\n\n"};

@@ -193,7 +193,8 @@ static int read_responses(struct api_call *call, const json_t *body, struct job_
                           "responses; send the whole conversation as 'input'");
     if (fields_bool(&f, "background", false))
         (void)fields_fail(&f, "background", "is not supported");
-    spec->n_max = fields_uint(&f, "max_output_tokens", 1, UINT32_MAX, 0);
+    static const char *const limits[] = {"max_output_tokens", NULL};
+    (void)api_read_limit(&f, limits, 1, spec);
     const char *key = fields_string(&f, "prompt_cache_key", NULL);
     if (key != NULL)
         spec->key = api_key_of(key);
@@ -204,7 +205,7 @@ static int read_responses(struct api_call *call, const json_t *body, struct job_
     const struct fields text = {fields_object(&f, "text"), &call->error, "text."};
     const json_t *format = fields_object(&text, "format");
     if (call->error.fault == API_GOOD && constrain_format(call, format, "text.format") == 0)
-        (void)constrain_fields(call, &f, false);
+        (void)constrain_fields(call, &f, 0);
     const char *effort = json_string_value(json_object_get(fields_object(&f, "reasoning"),
                                                            "effort"));
     int rc = call->error.fault == API_GOOD ? read_input(&r, &f) : -1;
@@ -474,6 +475,9 @@ static bool write_responses(struct api_call *call, const struct job_event *event
         return text_add_format(call->out, ": prompt %llu/%llu\n\n",
                                (unsigned long long)event->n_done,
                                (unsigned long long)event->n_prompt);
+    case JOB_PROMPT:
+    case JOB_EMBEDDING:
+        return true;
     case JOB_REASONING:
         return open_item(call, JOB_REASONING, event) &&
                write_delta(call, "response.reasoning_text.delta", event);
@@ -498,6 +502,7 @@ static bool write_responses(struct api_call *call, const struct job_event *event
     return true;
 }
 
-const struct api api_responses = {.path = "/v1/responses", .dialect = API_OPENAI, .collects = true,
-                                  .read = read_responses, .write = write_responses,
-                                  .whole = whole_responses, .ping = ": ping\n\n"};
+const struct api api_responses = {.path = "/v1/responses", .dialect = API_OPENAI,
+                                  .collects = API_COLLECTS_ALL, .read = read_responses,
+                                  .write = write_responses, .whole = whole_responses,
+                                  .hello = SSE_HELLO, .ping = ": ping\n\n"};

@@ -10,7 +10,7 @@
 #include "session/grammar_calls.h"
 
 #define PATH_PARTS 5
-#define ONLY_JSON "is not supported: use 'response_format' to constrain answers to a JSON schema"
+#define ONLY_JSON "is not supported: use 'response_format' for a JSON schema, or 'grammar' for GBNF"
 
 static int no_memory(struct api_call *call)
 {
@@ -107,6 +107,38 @@ static int take_json(struct api_call *call, const json_t *value, const char *nam
     return take_schema_at(call, value, name, NULL, 0);
 }
 
+int constrain_value(struct api_call *call, const json_t *format, const char *name)
+{
+    const char *word = json_string_value(format);
+    if (format == NULL || (word != NULL && word[0] == '\0'))
+        return 0;
+    if (word != NULL && strcmp(word, "json") == 0)
+        return take_object(call, name);
+    if (!json_is_object(format))
+        return api_fail(&call->error, API_BAD, name, "'%s' must be \"json\" or a JSON schema",
+                        name);
+    return take_json(call, format, name);
+}
+
+static bool is_empty(const json_t *value)
+{
+    return json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) ||
+           (json_is_string(value) && json_string_length(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0);
+}
+
+/* Takes a grammar in GBNF; NULL or an empty text: none. */
+static int take_grammar(struct api_call *call, const json_t *value, const char *name)
+{
+    if (value == NULL || is_empty(value))
+        return 0;
+    if (!json_is_string(value))
+        return api_fail(&call->error, API_BAD, name, "'%s' must be a grammar, as a string", name);
+    call->is_gbnf = true;
+    return take_schema(call, name, json_string_value(value), json_string_length(value));
+}
+
 /* Reads vLLM's field: one member defines the form of the answer. */
 static int read_structured(struct api_call *call, const struct fields *f)
 {
@@ -119,6 +151,8 @@ static int read_structured(struct api_call *call, const struct fields *f)
             rc = take_json(call, value, "structured_outputs.json");
         else if (strcmp(key, "json_object") == 0 && is_set)
             rc = take_object(call, "structured_outputs.json_object");
+        else if (strcmp(key, "grammar") == 0)
+            rc = take_grammar(call, value, "structured_outputs.grammar");
         else if (is_set && strncmp(key, "disable_", 8) != 0)
             rc = fields_fail(&(struct fields){all, &call->error, "structured_outputs."}, key,
                              ONLY_JSON);
@@ -129,14 +163,6 @@ static int read_structured(struct api_call *call, const struct fields *f)
 }
 
 /* ---- what is refused ------------------------------------------------------------------------ */
-
-static bool is_empty(const json_t *value)
-{
-    return json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) ||
-           (json_is_string(value) && json_string_length(value) == 0) ||
-           (json_is_array(value) && json_array_size(value) == 0) ||
-           (json_is_object(value) && json_object_size(value) == 0);
-}
 
 static bool is_word(const json_t *value, const char *word)
 {
@@ -163,43 +189,52 @@ static bool is_harmless(const char *name, const json_t *value)
     return is_empty(value);
 }
 
-int constrain_fields(struct api_call *call, const struct fields *f, bool is_completions)
+/* Reads a grammar, under the names of several servers. */
+static int read_grammars(struct api_call *call, const struct fields *f)
 {
-    static const struct {
+    static const char *const names[] = {"grammar", "guided_grammar", "ebnf"};
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof names / sizeof names[0]; i++)
+        rc = take_grammar(call, fields_find(f, names[i]), names[i]);
+    return rc;
+}
+
+int constrain_fields(struct api_call *call, const struct fields *f, unsigned own)
+{
+    const bool continues = json_is_true(fields_find(f, "continue_final_message"));
+    const struct {
         const char *name, *why;
-        bool is_of_completions; /* completions read it themselves */
+        unsigned own; /* who reads it */
     } refused[] = {
-        {"grammar", ONLY_JSON, false},
-        {"guided_regex", ONLY_JSON, false},
-        {"guided_choice", ONLY_JSON, false},
-        {"guided_grammar", ONLY_JSON, false},
-        {"guided_whitespace_pattern", ONLY_JSON, false},
-        {"structural_tag", ONLY_JSON, false},
-        {"regex", ONLY_JSON, false},
-        {"ebnf", ONLY_JSON, false},
-        {"functions", "is not supported: send them as 'tools'", false},
-        {"function_call", "is not supported: send 'tools' and 'tool_choice'", false},
+        {"guided_regex", ONLY_JSON, 0},
+        {"guided_choice", ONLY_JSON, 0},
+        {"guided_whitespace_pattern", ONLY_JSON, 0},
+        {"structural_tag", ONLY_JSON, 0},
+        {"regex", ONLY_JSON, 0},
+        {"functions", "is not supported: send them as 'tools'", 0},
+        {"function_call", "is not supported: send 'tools' and 'tool_choice'", 0},
         {"conversation", "is not supported: this server stores none; send all messages with the "
-                         "request", false},
-        {"modalities", "must contain only text", false},
-        {"stop_token_ids", "is not supported: send their texts as stop strings", false},
-        {"allowed_token_ids", "is not supported", false},
-        {"bad_words", "is not supported: 'logit_bias' forbids tokens", false},
-        {"min_tokens", "is not supported", false},
-        {"ignore_eos", "is not supported", false},
-        {"use_beam_search", "is not supported", false},
-        {"include_stop_str_in_output", "is not supported", false},
-        {"skip_special_tokens", "must be true", false},
-        {"add_generation_prompt", "must be true", false},
-        {"continue_final_message", "is not supported: an answer always starts a new turn", false},
-        {"suffix", "is not supported", true},
-        {"echo", "is not supported here", true},
-        {"best_of", "is not supported here", true},
+                         "request", 0},
+        {"modalities", "must contain only text", 0},
+        {"stop_token_ids", "is not supported: send their texts as stop strings", 0},
+        {"allowed_token_ids", "is not supported", 0},
+        {"bad_words", "is not supported: 'logit_bias' forbids tokens", 0},
+        {"min_tokens", "is not supported", 0},
+        {"use_beam_search", "is not supported", 0},
+        {"include_stop_str_in_output", "is not supported", 0},
+        {"skip_special_tokens", "must be true", 0},
+        {"add_generation_prompt", "must be true", continues ? CONSTRAIN_OWN_TURN : 0},
+        {"continue_final_message", "is not supported here", CONSTRAIN_OWN_TURN},
+        {"suffix", "is not supported here", CONSTRAIN_OWN_TEXT},
+        {"echo", "is not supported here", CONSTRAIN_OWN_TEXT},
+        {"best_of", "is not supported here", CONSTRAIN_OWN_TEXT},
     };
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
-        if (!(is_completions && refused[i].is_of_completions) &&
+        if ((own & refused[i].own) == 0 &&
             !is_harmless(refused[i].name, fields_find(f, refused[i].name)))
             return fields_fail(f, refused[i].name, refused[i].why);
+    if (read_grammars(call, f) != 0)
+        return -1;
     const json_t *schema = fields_find(f, "json_schema"), *guided = fields_find(f, "guided_json");
     if (schema != NULL && take_json(call, schema, "json_schema") != 0)
         return -1;
@@ -309,7 +344,16 @@ static int open_form(struct api_call *call, struct grammar_form form, const char
     struct fm_error err = {0};
     bool blames_tools = false;
     form.blames_tools = &blames_tools;
-    const int rc = fm_grammar_open_form(call->context->model, &form, &spec->grammar, &err);
+    if (spec->ignores_stops)
+        return api_fail(&call->error, API_BAD, "ignore_eos", "'ignore_eos' cannot be combined with "
+                        "'%s', which says where the answer ends", name);
+    if (spec->is_continued)
+        return api_fail(&call->error, API_BAD, name, "'%s' cannot be combined with a last message "
+                        "of the assistant that is continued: end with another message", name);
+    const int rc = call->is_gbnf
+                       ? fm_grammar_open_gbnf(call->context->model, text_buffer_text(&call->schema),
+                                              call->schema.n, &spec->grammar, &err)
+                       : fm_grammar_open_form(call->context->model, &form, &spec->grammar, &err);
     if (rc == 0)
         return check_bias(call, spec, name);
     const char *blamed = blames_tools ? "tools" : name;
@@ -323,6 +367,9 @@ int constrain_answer(const struct conversation *c, struct api_call *call, struct
     struct tools tools;
     if (call->schema_field[0] == '\0')
         return 0; /* optional calls are not constrained */
+    if (call->is_gbnf && c != NULL && json_array_size(c->tools) > 0)
+        return api_fail(&call->error, API_BAD, call->schema_field, "'%s' cannot be combined with "
+                        "'tools': a grammar says all that the answer may be", call->schema_field);
     int rc = tools_fill(&tools, c) ? 0 : no_memory(call);
     const struct grammar_form form = {.schema = text_buffer_text(&call->schema),
                                       .schema_bytes = call->schema.n, .tools = tools.at,
@@ -374,6 +421,9 @@ int constrain_call(const struct conversation *c, struct api_call *call, struct j
                       "not in 'tools'");
     const struct grammar_form form = {.tools = tools.at, .n_tools = tools.n, .is_one_call = true,
                                       .is_opened = true};
+    if (rc == 0 && call->is_gbnf)
+        rc = api_fail(&call->error, API_BAD, call->schema_field, "'%s' cannot be combined with a "
+                      "call that must come", call->schema_field);
     if (rc == 0)
         rc = check_names(call, &tools);
     if (rc == 0)

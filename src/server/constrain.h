@@ -17,9 +17,16 @@ struct fields;
 /* Reads json_object or json_schema of response_format or a similar field; NULL: not given. `name`
  * is the path of the field, such as "text.format". The call keeps the schema. */
 int constrain_format(struct api_call *call, const json_t *format, const char *name);
-/* Reads the schema fields of other servers and refuses unsupported ones. Completions support some
- * that other endpoints do not. */
-int constrain_fields(struct api_call *call, const struct fields *f, bool is_completions);
+/* The same for "json", a schema, or an empty string for none. */
+int constrain_value(struct api_call *call, const json_t *format, const char *name);
+/* Fields that some endpoints read themselves and others refuse. */
+enum {
+    CONSTRAIN_OWN_TEXT = 1, /* suffix, echo, best_of */
+    CONSTRAIN_OWN_TURN = 2, /* continue_final_message and, with it, add_generation_prompt */
+};
+/* Reads the schema fields of other servers and refuses unsupported ones. `own` is a combination of
+ * the above. */
+int constrain_fields(struct api_call *call, const struct fields *f, unsigned own);
 
 /* Compiles the schema of the call, if any. With tools (`c` may be NULL), the answer may instead be
  * calls constrained to their schemas. Without a schema nothing is constrained or refused. */

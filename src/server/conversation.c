@@ -4,6 +4,7 @@
 
 #include "base/lease.h"
 #include "base/plat.h"
+#include "chat/reasoning.h"
 #include "server/constrain.h"
 #include "server/fields.h"
 #include "server/text_json.h"
@@ -43,6 +44,12 @@ int conversation_read_variables(struct conversation *c, const struct fields *f)
         rc |= conversation_set(c, key, json_incref(value));
     if (rc != 0)
         return api_fail(f->error, API_INTERNAL, NULL, "out of memory for the variables");
+    c->is_continued = c->is_continued || fields_bool(f, "continue_final_message", false) ||
+                      json_is_true(json_object_get(c->variables, "continue_final_message"));
+    (void)json_object_del(c->variables, "continue_final_message"); /* it may be absent */
+    if (c->is_continued && json_is_true(fields_find(f, "add_generation_prompt")))
+        return fields_fail(f, "add_generation_prompt", "must be false where the last message is "
+                           "continued");
     return f->error->fault == API_GOOD ? 0 : -1;
 }
 
@@ -288,6 +295,31 @@ int content_text(const json_t *content, const char *path, struct text_buffer *ou
     return rc;
 }
 
+static bool is_blank(const json_t *text)
+{
+    const char *s = json_string_value(text);
+    return s == NULL || s[strspn(s, " \t\r\n")] == '\0';
+}
+
+bool conversation_is_prefill(const json_t *messages)
+{
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const json_t *content = json_object_get(last, "content");
+    const char *role = json_string_value(json_object_get(last, "role"));
+    bool has_text = json_is_string(content) && !is_blank(content);
+    if (role == NULL || strcmp(role, "assistant") != 0 ||
+        json_array_size(json_object_get(last, "tool_calls")) > 0)
+        return false;
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *block = json_array_get(content, i);
+        const char *type = json_string_value(json_object_get(block, "type"));
+        if (type != NULL && strcmp(type, "tool_use") == 0)
+            return false;
+        has_text = has_text || !is_blank(json_object_get(block, "text"));
+    }
+    return has_text;
+}
+
 /* ---- the prompt --------------------------------------------------------------------------- */
 
 static struct fm_chat_options clock_now(void)
@@ -304,6 +336,8 @@ static bool write_conversation(const struct conversation *c, struct text_buffer 
         (void)json_object_set(all, "messages", c->messages);
     if (c->tools != NULL)
         (void)json_object_set(all, "tools", c->tools);
+    if (c->is_continued)
+        (void)json_object_set_new(all, "continue_final_message", json_true());
     bool is_good = all != NULL && (c->variables == NULL ||
                                    json_object_update_missing(all, c->variables) == 0);
     is_good = is_good && text_add_json(out, all);
@@ -412,6 +446,26 @@ int conversation_render(struct conversation *c, const struct fm_model *model, ch
     return rc == 0 ? 0 : template_fault(rc, &err, error);
 }
 
+/* Returns whether a text of the assistant has begun its reasoning and not ended it. */
+static bool is_in_reasoning(const char *text)
+{
+    text += strspn(text, " \t\r\n");
+    for (const struct reasoning *r = reasoning_list; r->begin != NULL; r++)
+        if (strncmp(text, r->begin, strlen(r->begin)) == 0)
+            return strstr(text, r->end) == NULL;
+    return false;
+}
+
+static bool prompt_is_in_reasoning(const struct conversation *c, const struct fm_model *model,
+                                   const int32_t *ids, size_t n_ids)
+{
+    const json_t *last = json_array_get(c->messages, json_array_size(c->messages) - 1);
+    const char *text = json_string_value(json_object_get(last, "content"));
+    if (c->is_continued)
+        return text != NULL && is_in_reasoning(text);
+    return fm_prompt_opens_reasoning(model, ids, n_ids);
+}
+
 int conversation_encode(struct conversation *c, struct api_call *call, struct job_spec *spec)
 {
     int32_t *ids = NULL;
@@ -420,7 +474,8 @@ int conversation_encode(struct conversation *c, struct api_call *call, struct jo
                          &call->error) != 0)
         return -1;
     spec->is_chat = true;
-    spec->is_thinking = fm_prompt_opens_reasoning(call->context->model, ids, n_ids);
+    spec->is_thinking = prompt_is_in_reasoning(c, call->context->model, ids, n_ids);
+    spec->is_continued = c->is_continued;
     spec->tools = json_incref(c->tools);
     spec->is_one_call = c->is_one_call;
     if ((c->is_forced ? constrain_call(c, call, spec, &ids, &n_ids)

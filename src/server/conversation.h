@@ -28,6 +28,7 @@ struct conversation {
     bool is_forced;    /* a tool must be called: */
     const char *forced_name; /* this one, borrowed from the request; NULL: any */
     bool is_one_call;        /* at most one call per answer */
+    bool is_continued; /* the answer continues the last message, which is the assistant's */
 };
 
 /* A message under construction; members are owned or NULL. */
@@ -53,7 +54,8 @@ int conversation_add_tool(struct conversation *c, const char *name, const char *
 int conversation_note_strict(struct conversation *c, const json_t *strict, const char *path,
                              struct api_error *error);
 int conversation_set(struct conversation *c, const char *variable, json_t *value); /* takes it */
-/* Reads the variables that a request gives to the template: 'chat_template_kwargs'. */
+/* Reads the variables that a request gives to the template: 'chat_template_kwargs', and
+ * 'continue_final_message' among them or for itself. */
 int conversation_read_variables(struct conversation *c, const struct fields *f);
 /* Records the effort of a request: "none" and "minimal" switch reasoning off, others on. NULL: none
  * was given. */
@@ -71,6 +73,9 @@ typedef int conversation_tools_fn(const struct fields *f, struct conversation *c
 int conversation_choose(struct conversation *c, const struct fields *f,
                         conversation_tools_fn *read);
 
+/* Returns whether the last message of a request is the assistant's and has text and no calls. Some
+ * dialects continue it. */
+bool conversation_is_prefill(const json_t *messages);
 /* Returns the text of a content: a string, null, or an array of text parts. */
 int content_text(const json_t *content, const char *path, struct text_buffer *out,
                  struct api_error *error);

@@ -22,9 +22,18 @@ static const struct endpoint endpoints[] = {
     {.path = "/responses", .method = "POST", .api = &api_responses},
     {.path = "/messages", .method = "POST", .api = &api_messages},
     {.path = "/messages/count_tokens", .method = "POST", .look = api_count_tokens},
+    {.path = "/embeddings", .method = "POST", .api = &api_embeddings},
+    {.path = "/completion", .method = "POST", .api = &api_llama_completion},
+    {.path = "/infill", .method = "POST", .api = &api_llama_infill},
     {.path = "/tokenize", .method = "POST", .look = api_tokenize},
     {.path = "/detokenize", .method = "POST", .look = api_detokenize},
     {.path = "/apply-template", .method = "POST", .look = api_apply_template},
+    {.path = "/api/version", .method = "GET", .get = get_ollama_version},
+    {.path = "/api/tags", .method = "GET", .get = get_ollama_tags},
+    {.path = "/api/ps", .method = "GET", .get = get_ollama_ps},
+    {.path = "/api/show", .method = "POST", .look = api_ollama_show},
+    {.path = "/api/chat", .method = "POST", .api = &api_ollama_chat},
+    {.path = "/api/generate", .method = "POST", .api = &api_ollama_generate},
 };
 
 /* Finds the endpoint. /v1 is optional. /models/NAME is handled like the list; other paths are files
@@ -200,7 +209,7 @@ static enum MHD_Result begin_call(struct request *r)
     }
     r->written_ns = plat_now_ns();
     if (r->call.is_stream) /* sends something at once, so that the headers are sent */
-        return text_add_string(&r->out, ": queued\n\n") ? reply_stream(r) : MHD_NO;
+        return text_add_string(&r->out, r->call.api->hello) ? reply_stream(r) : MHD_NO;
     r->is_suspended = true;
     MHD_suspend_connection(r->connection);
     return MHD_YES;
@@ -266,6 +275,17 @@ static void refuse_body(struct request *r)
     reply_error_at_once(r);
 }
 
+/* Returns whose form errors have. */
+static enum api_dialect dialect_of(struct MHD_Connection *connection, const char *url)
+{
+    if (strncmp(url, "/api/", 5) == 0)
+        return API_OLLAMA;
+    return strncmp(url, "/v1/messages", 12) == 0 ||
+                   MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
+                                               "anthropic-version") != NULL
+               ? API_ANTHROPIC : API_OPENAI;
+}
+
 static struct request *new_request(struct server *server, struct MHD_Connection *connection,
                                    const char *url, const char *method)
 {
@@ -285,10 +305,7 @@ static struct request *new_request(struct server *server, struct MHD_Connection 
         r->client->request = r;
     server->n_requests++;
     r->endpoint = strlen(url) < sizeof r->path ? find_endpoint(url) : NULL;
-    r->dialect = strncmp(url, "/v1/messages", 12) == 0 ||
-                         MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
-                                                     "anthropic-version") != NULL
-                     ? API_ANTHROPIC : API_OPENAI;
+    r->dialect = dialect_of(connection, url);
     return r;
 }
 

@@ -170,6 +170,12 @@ enum MHD_Result get_slots(struct request *r);
 enum MHD_Result get_stats(struct request *r);
 enum MHD_Result get_experts(struct request *r);
 
+/* ---- status_ollama.c: the same in Ollama's form ---- */
+
+enum MHD_Result get_ollama_version(struct request *r);
+enum MHD_Result get_ollama_tags(struct request *r);
+enum MHD_Result get_ollama_ps(struct request *r);
+
 #ifdef __cplusplus
 }
 #endif

@@ -66,6 +66,18 @@ static json_t *parse_body(struct request_task *t)
     return body;
 }
 
+/* Answers a call that has nothing to compute. */
+static void answer_idle(struct request_task *t)
+{
+    json_t *whole = t->call.api->whole(&t->call);
+    if (!text_add_json(&t->answer, whole) || !text_add_string(&t->answer, "\n"))
+        (void)api_fail(&t->error, API_INTERNAL, NULL, "out of memory for the answer");
+    json_decref(whole);
+    api_call_clear(&t->call);
+    job_spec_clear(&t->spec);
+    t->has_call = false;
+}
+
 static void read_body(struct request_task *t)
 {
     json_t *body = parse_body(t);
@@ -75,6 +87,8 @@ static void read_body(struct request_task *t)
         t->has_call = true;
         if (api_call_read(&t->call, t->endpoint->api, t->context, body, &t->body, &t->spec) != 0)
             t->error = t->call.error;
+        else if (t->call.idle_reason != NULL)
+            answer_idle(t);
     } else {
         (void)t->endpoint->look(t->context, body, &t->answer, &t->error);
     }

@@ -205,7 +205,8 @@ enum MHD_Result reply_stream(struct request *r)
         return MHD_NO;
     add_header(response, "Cache-Control", "no-cache");
     add_header(response, "X-Accel-Buffering", "no");
-    return queue(r, 200, "text/event-stream", response);
+    return queue(r, 200, r->call.api->is_lines ? "application/x-ndjson" : "text/event-stream",
+                 response);
 }
 
 /* Sends the next pieces of the answer. */

@@ -18,8 +18,9 @@ extern "C" {
 #endif
 
 #define JOB_STOPS_MAX 16
-#define JOB_PROMPTS_MAX 64
+#define JOB_PROMPTS_MAX 256
 #define JOB_CHOICES_MAX 64
+#define JOB_STOP_TOKENS_MAX 16
 
 struct job_prompt {
     int32_t *ids; /* freed with fm_free */
@@ -33,14 +34,22 @@ struct job_spec {
     struct fm_logit_bias *bias;    /* [sampling.n_logit_bias]; freed with mem_free */
     char *stops[JOB_STOPS_MAX];    /* freed with mem_free */
     unsigned n_stops;
+    int32_t stop_tokens[JOB_STOP_TOKENS_MAX]; /* end the answer, besides the model's own */
+    unsigned n_stop_tokens;
+    bool ignores_stops;    /* the bias forbids the tokens that end an answer */
     uint64_t n_max;        /* maximum tokens per answer; 0: limited by the context only */
+    bool is_prompt_only;   /* the prompts are computed and not answered */
+    bool wants_embedding;  /* of each prompt (JOB_EMBEDDING) */
     bool wants_logprobs;
+    bool wants_prompt_logprobs; /* of the prompt's tokens too, and of the answer's last one */
     unsigned n_top_logprobs;
     bool is_chat;           /* separates reasoning and tool calls from content */
+    bool is_continued;      /* the prompt ends inside the answer, or inside its reasoning */
     bool is_thinking;       /* the prompt has opened the reasoning */
     bool is_stream;         /* notifies about every event, not only the last */
     json_t *tools;          /* tools that may be called; NULL: calls are not parsed */
     bool is_one_call;       /* the answer ends after its first call */
+    bool holds_calls;       /* calls are reported when they are whole, in streams too */
     struct fm_grammar *grammar; /* constrains the answer; NULL: unconstrained */
     /* For a forced call: text at the end of the prompt, and text that the answer lacks at its
      * end. */
@@ -55,12 +64,14 @@ struct job_spec {
 enum job_event_kind {
     JOB_STARTED,        /* n_prompt and n_cached of the job's prompts so far */
     JOB_PROGRESS,       /* n_done of n_prompt tokens */
+    JOB_PROMPT,         /* logprobs of tokens of the prompt */
+    JOB_EMBEDDING,      /* text: the floats of a prompt's vector */
     JOB_REASONING,      /* text */
     JOB_CONTENT,        /* text */
     JOB_CALL_BEGIN,     /* call, id, name */
     JOB_CALL_ARGUMENTS, /* call, text */
     JOB_CALL_END,       /* call, is_broken */
-    JOB_CHOICE_END,     /* end, stop */
+    JOB_CHOICE_END,     /* end, stop, n_prompt, and n_done tokens of the answer */
     JOB_DONE,           /* success; the last event */
     JOB_FAILED,         /* code, text; the last event */
 };

@@ -409,6 +409,7 @@ void jobs_publish(struct jobs *js, bool now)
     s->n_held = e->n_held;
     s->n_passes = e->n_passes;
     s->pass_ns = e->pass_ns;
+    s->passed_ns = e->ended_ns;
     s->n_answer = e->n_answer;
     s->model = sample.model;
     s->position = e->position;
@@ -671,7 +672,7 @@ static int open_runner(struct runner *e, const struct jobs_options *o, struct fm
     e->texts = o->texts;
     e->n_parallel = o->n_parallel;
     e->prefill_chunk = stats.prefill_chunk;
-    e->mixed_chunk = stats.prefill_chunk < 256 ? stats.prefill_chunk : 256;
+    pace_init(&e->pace, o->stall_ns, stats.prefill_chunk);
     e->running = mem_new(o->n_parallel, sizeof *e->running, "the requests", err);
     if (e->running == NULL || runner_open_groups(e, err) != 0)
         return FM_ERR_NOMEM;

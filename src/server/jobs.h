@@ -30,6 +30,7 @@ struct jobs_options {
     struct preparers *preparers;    /* returns freed memory to the account; borrowed */
     unsigned n_parallel, n_sessions; /* parallel jobs; sessions kept in memory */
     unsigned n_queue;                /* maximum waiting jobs */
+    uint64_t stall_ns;   /* for how long a prompt may hold up running answers at a time */
     uint64_t unsent_max; /* a stream with more unsent bytes waits for its client */
     void (*notify)(void *ctx);       /* called on the runner thread */
     void *ctx;
@@ -77,6 +78,7 @@ struct jobs_stats {
     uint64_t n_submitted, n_refused, n_done, n_failed, n_cancelled;
     uint64_t n_prompt, n_cached, n_answer; /* tokens */
     uint64_t n_passes, pass_ns;
+    uint64_t passed_ns; /* when the last pass ended */
     struct fm_stats model;
     struct fm_snapshots_stats snapshots;
     unsigned n_slots;

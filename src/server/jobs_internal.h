@@ -7,6 +7,8 @@
 #include "flashmoe.h"
 #include "server/answer.h"
 #include "server/jobs.h"
+#include "server/prompt_view.h"
+#include "server/schedule.h"
 #include "server/window.h"
 
 #ifdef __cplusplus
@@ -32,10 +34,16 @@ struct job {
     /* Used by the runner thread only. */
     struct jobs *jobs;
     struct fm_session *session;
-    struct answer *answer;
+    struct answer *answer; /* NULL: none is wanted */
+    struct prompt_view view;
     unsigned prompt, choice; /* index of the prompt; number of the answer over all prompts */
     size_t n_at;             /* prompt tokens computed */
     size_t n_piece;          /* tokens in the current pass */
+    uint64_t due, order;     /* when its prompt is read (schedule.h) */
+    bool waits;              /* for another job that computes the beginning of its prompt */
+    /* Prompt tokens after which a piece ends, so that the session has a mark there; 0: nowhere.
+     * Jobs that wait go on from n_stop; other prompts went on differently from n_fork. */
+    size_t n_stop, n_fork;
     int32_t id;              /* next token to compute after the prompt */
     bool is_ending;          /* its session was cancelled */
     bool is_held;            /* waits for its client, as counted in n_held */
@@ -56,7 +64,8 @@ struct group {
     struct job **jobs;                /* [n_parallel] */
     unsigned n;
     struct fm_error err;
-    bool is_mixed; /* it has prompts while there are answers */
+    bool is_mixed;   /* answers wait for it */
+    size_t n_prompt; /* tokens of prompts, without the last ones */
     uint64_t begin_ns;
 };
 
@@ -76,8 +85,10 @@ struct runner {
     bool is_computing;    /* a pass is being computed here */
     uint64_t ended_ns;    /* when a group last was */
     unsigned prefill_chunk;
-    unsigned mixed_chunk; /* maximum prompt tokens in a pass with running answers */
-    uint64_t n_passes, pass_ns, n_prompt, n_answer;
+    struct pace pace;         /* of prompts in passes with running answers */
+    struct schedule_entry *entries; /* [n_parallel], for one pass */
+    uint64_t n_begun;               /* jobs so far */
+    uint64_t n_passes, pass_ns, n_prompt, n_answer; /* tokens that were computed */
     struct window window;
     bool owes_picture;    /* it is to be made when the ranks can be asked */
     uint64_t published_ns, pictured_ns, n_pictured; /* times; passes at the last map */

@@ -9,10 +9,8 @@
 #include "server/jobs_internal.h"
 #include "server/text_json.h"
 
-/* Target time of a pass with running answers. With experts on disk it may take longer, since a
- * small part of a prompt reads nearly as many experts as a large one. */
-#define MIXED_PASS_NS 700000000u
-#define MIXED_MIN 128
+/* A prefix is shared if it saves computing at least so many tokens. */
+#define SHARED_MIN 64
 #define PROGRESS_NS 500000000u
 /* A client that lets its stream wait for so long in all loses it when others wait for a turn. */
 #define HELD_MAX_NS 30000000000u
@@ -58,14 +56,43 @@ static void before_layer(void *ctx, uint64_t done, uint64_t total)
     jobs_publish(job->jobs, false);
 }
 
+static void see_logits(void *ctx, unsigned position, const float *logits, unsigned n)
+{
+    struct job *job = ctx;
+    (void)n;
+    prompt_view_logits(&job->view, position, logits);
+}
+
+static void see_hidden(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n)
+{
+    struct job *job = ctx;
+    (void)position;
+    prompt_view_hidden(&job->view, layer, x, n);
+}
+
 /* ---- a job's beginning and end ------------------------------------------------------------ */
+
+static struct answer_options how_to_answer(const struct runner *e, struct job *job)
+{
+    return (struct answer_options){.model = e->model, .spec = &job->spec, .texts = e->texts,
+                                   .prompt = job->prompt, .choice = job->choice, .fn = job_emit,
+                                   .ctx = job};
+}
 
 static int begin_answer(struct runner *e, struct job *job, struct fm_error *err)
 {
-    const struct answer_options how = {.model = e->model, .spec = &job->spec, .texts = e->texts,
-                                       .prompt = job->prompt, .choice = job->choice,
-                                       .fn = job_emit, .ctx = job};
-    return answer_open(&how, &job->answer, err);
+    const struct answer_options how = how_to_answer(e, job);
+    return job->spec.is_prompt_only ? 0 : answer_open(&how, &job->answer, err);
+}
+
+static void observe(struct job *job, bool sees_prompt)
+{
+    const bool sees_hidden = sees_prompt && job->spec.wants_embedding;
+    const struct fm_observer observer = {.size = sizeof observer, .ctx = job,
+                                         .progress = before_layer,
+                                         .logits = sees_prompt ? see_logits : NULL,
+                                         .hidden = sees_hidden ? see_hidden : NULL};
+    fm_session_observe(job->session, &observer);
 }
 
 static int tell_started(struct job *job, struct fm_error *err)
@@ -77,25 +104,83 @@ static int tell_started(struct job *job, struct fm_error *err)
 }
 
 /* Opens a session for the prompt and restores its known prefix. */
-static int begin_prompt(struct runner *e, struct job *job, struct fm_error *err)
+static int open_prompt(struct runner *e, struct job *job, struct fm_error *err)
 {
     const struct job_prompt *prompt = prompt_of(job);
+    const bool sees_prompt = prompt_view_is_wanted(&job->spec);
     unsigned n_found = 0;
-    job->session = session_pool_take(e->sessions, prompt->ids, prompt->n_ids, job->spec.key,
+    /* A known prefix has no logits any more, so whoever wants those gets an empty session. */
+    const size_t n_ids = sees_prompt ? 0 : prompt->n_ids;
+    const size_t n_common = session_pool_common(e->sessions, prompt->ids, n_ids, job->spec.owner);
+    job->waits = false;
+    job->session = session_pool_take(e->sessions, prompt->ids, n_ids, job->spec.key,
                                      job->spec.owner, &n_found);
     if (job->session == NULL)
         return err_set(err, FM_ERR_BUDGET, "no session is free for the prompt");
-    const struct fm_observer observer = {.size = sizeof observer,
-                                         .ctx = job, .progress = before_layer};
-    fm_session_observe(job->session, &observer);
+    observe(job, sees_prompt);
     job->drafts_before.size = sizeof job->drafts_before;
     fm_session_draft_counts(job->session, &job->drafts_before);
     job->n_at = n_found;
+    job->due += prompt->n_ids - n_found;
+    /* Others that begin the same way will come: the next one finds a mark there. */
+    job->n_fork = n_common >= n_found + SHARED_MIN ? n_common : 0;
+    if (job->n_fork > 0)
+        session_pool_keep_mark(job->session, (unsigned)job->n_fork);
     job->n_prompt += prompt->n_ids;
     job->n_cached += n_found;
-    e->n_prompt += prompt->n_ids - n_found;
     const int rc = tell_started(job, err);
+    if (rc == 0 && sees_prompt) {
+        const struct answer_options how = how_to_answer(e, job);
+        prompt_view_begin(&job->view, &how);
+    }
     return rc == 0 ? begin_answer(e, job, err) : rc;
+}
+
+/* Returns how many tokens two prompts begin with alike. The last one of a prompt is not counted:
+ * it is always computed. */
+static size_t common_prefix(const struct job_prompt *prompt, const struct job_prompt *other)
+{
+    size_t n = 0;
+    while (n + 1 < prompt->n_ids && n < other->n_ids && prompt->ids[n] == other->ids[n])
+        n++;
+    return n;
+}
+
+/* Finds the job that is computing the longest beginning of this job's prompt. Returns its length;
+ * 0: no job computes enough of it to wait for, or more of it than there is already. */
+static size_t find_source(const struct runner *e, const struct job *job, struct job **source)
+{
+    const struct job_prompt *prompt = prompt_of(job);
+    size_t longest = 0;
+    for (unsigned i = 0; i < e->n_running; i++) {
+        struct job *other = e->running[i];
+        if (other == job || other->session == NULL || other->is_held || !is_reading(other) ||
+            other->spec.owner != job->spec.owner)
+            continue;
+        const size_t n = common_prefix(prompt, prompt_of(other));
+        if (n > other->n_at && n > longest) {
+            longest = n;
+            *source = other;
+        }
+    }
+    if (longest == 0)
+        return 0;
+    const size_t n_min = (job->waits ? 1 : SHARED_MIN) +
+                         session_pool_nearest(e->sessions, prompt->ids, prompt->n_ids,
+                                              job->spec.owner);
+    return longest >= n_min ? longest : 0;
+}
+
+/* Begins the job's next prompt, or lets it wait for another job that computes its beginning. One
+ * that wants to know the prompt's logits computes all of it. */
+static int begin_prompt(struct runner *e, struct job *job, struct fm_error *err)
+{
+    struct job *source;
+    job->n_at = 0;
+    job->due = e->n_prompt;
+    job->waits = false;
+    job->waits = !prompt_view_is_wanted(&job->spec) && find_source(e, job, &source) > 0;
+    return job->waits ? 0 : open_prompt(e, job, err);
 }
 
 /* Adds what drafts of the job's session came to. */
@@ -128,6 +213,7 @@ int runner_begin(struct runner *e, struct job *job, struct fm_error *err)
     job->started_ns = job->progress_ns = plat_now_ns();
     job->before.size = sizeof job->before;
     fm_model_stats(e->model, &job->before);
+    job->order = e->n_begun++;
     e->running[e->n_running++] = job;
     return begin_prompt(e, job, err);
 }
@@ -148,21 +234,36 @@ void runner_end(struct runner *e, struct job *job, int code, const char *why)
         answer_close(job->answer);
         job->answer = NULL;
     }
+    prompt_view_clear(&job->view);
     give_session(e, job);
     job_leave(job, code, why);
 }
 
 /* ---- answers ------------------------------------------------------------------------------ */
 
-/* Continues after a complete answer: with the next one to this prompt, the next prompt, or the
- * end. */
-static int end_answer(struct runner *e, struct job *job, struct fm_error *err)
+/* Finishes the answer, or reports that none was wanted: it has its maximum of 0 tokens. */
+static int finish_answer(struct job *job, struct fm_error *err)
 {
-    int rc = answer_finish(job->answer, err);
+    if (job->answer == NULL) {
+        const struct job_event like = {.kind = JOB_CHOICE_END, .choice = job->choice,
+                                       .end = JOB_END_LENGTH,
+                                       .n_prompt = prompt_of(job)->n_ids};
+        return job_emit(job, &like, "", 0, NULL) == 0
+                   ? 0 : err_set(err, JOB_ERR_MEMORY, "%s", JOB_MEMORY_TEXT);
+    }
+    const int rc = answer_finish(job->answer, err);
     job->n_answer += answer_n_tokens(job->answer);
     job->n_reasoning += answer_n_reasoning(job->answer);
     answer_close(job->answer);
     job->answer = NULL;
+    return rc;
+}
+
+/* Continues after a complete answer: with the next one to this prompt, the next prompt, or the
+ * end. */
+static int end_answer(struct runner *e, struct job *job, struct fm_error *err)
+{
+    int rc = finish_answer(job, err);
     if (rc != 0)
         return rc;
     job->choice++;
@@ -185,6 +286,8 @@ static int take_logits(struct runner *e, struct job *job, struct fm_error *err)
     int32_t id = -1;
     if (job->answered_ns == 0)
         job->answered_ns = plat_now_ns();
+    if (job->spec.is_prompt_only)
+        return end_answer(e, job, err);
     int rc = answer_step(job->answer, job->session, &id, err);
     e->n_answer++;
     if (rc != 0)
@@ -196,16 +299,6 @@ static int take_logits(struct runner *e, struct job *job, struct fm_error *err)
 }
 
 /* ---- the pass ------------------------------------------------------------------------------ */
-
-/* Evaluates the last token of a prompt alone. Recurrent layers can return to the mark before it, so
- * that another answer to the same prompt computes only that token. */
-static size_t piece_of(const struct job *job, size_t max)
-{
-    const size_t left = prompt_of(job)->n_ids - job->n_at;
-    if (left <= 1)
-        return left;
-    return left - 1 < max ? left - 1 : max;
-}
 
 static void note_held(struct job *job, bool is_held, uint64_t now_ns)
 {
@@ -228,7 +321,7 @@ static unsigned find_ready(struct runner *e)
         if (!job->is_under_way)
             note_held(job, job_is_held(job), now_ns);
         e->n_held += job->is_held;
-        if (job->is_held || job->is_under_way)
+        if (job->is_held || job->is_under_way || job->waits)
             continue;
         memmove(&e->running[n + 1], &e->running[n], (i - n) * sizeof e->running[0]);
         e->running[n++] = job;
@@ -236,12 +329,27 @@ static unsigned find_ready(struct runner *e)
     return n;
 }
 
+static struct schedule_entry entry_of(const struct job *job)
+{
+    struct schedule_entry entry = {.due = job->due, .order = job->order};
+    if (!is_reading(job))
+        return entry;
+    entry.n_left = prompt_of(job)->n_ids - job->n_at;
+    entry.n_stop = job->n_stop > job->n_at ? job->n_stop - job->n_at : 0;
+    if (job->n_fork > job->n_at && (entry.n_stop == 0 || job->n_fork - job->n_at < entry.n_stop))
+        entry.n_stop = job->n_fork - job->n_at;
+    return entry;
+}
+
+/* Returns whether somebody waits for the next token of an answer. */
 static bool any_answers(const struct runner *e)
 {
-    unsigned i = 0;
-    while (i < e->n_running && (e->running[i]->is_held || is_reading(e->running[i])))
-        i++;
-    return i < e->n_running;
+    for (unsigned i = 0; i < e->n_running; i++) {
+        const struct schedule_entry entry = entry_of(e->running[i]);
+        if (!e->running[i]->is_held && !e->running[i]->waits && schedule_is_single(&entry))
+            return true;
+    }
+    return false;
 }
 
 /* Moves the jobs whose next token is computed already, as a draft, to the front of the first n.
@@ -260,23 +368,35 @@ static unsigned put_computed_first(struct runner *e, unsigned n)
     return n_computed;
 }
 
+/* Leaves only those jobs in a group that get tokens in its pass. */
+static void choose(struct runner *e, struct group *g)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < g->n; i++)
+        e->entries[i] = entry_of(g->jobs[i]);
+    g->is_mixed = any_answers(e);
+    g->n_prompt = 0;
+    schedule_pass(e->entries, g->n, g->is_mixed ? e->pace.n_tokens : e->prefill_chunk);
+    for (unsigned i = 0; i < g->n; i++) {
+        if (e->entries[i].n_piece == 0)
+            continue;
+        g->n_prompt += schedule_is_single(&e->entries[i]) ? 0 : e->entries[i].n_piece;
+        g->jobs[n] = g->jobs[i];
+        g->jobs[n++]->n_piece = e->entries[i].n_piece;
+    }
+    g->n = n;
+}
+
 /* Sets up the pass of a group's jobs. */
 static void fill(struct runner *e, struct group *g)
 {
-    unsigned n_reading = 0;
-    for (unsigned i = 0; i < g->n; i++)
-        n_reading += is_reading(g->jobs[i]);
-    g->is_mixed = n_reading > 0 && any_answers(e);
-    const size_t all = g->is_mixed ? e->mixed_chunk : e->prefill_chunk;
-    const size_t share = n_reading > 0 ? all / n_reading : 0;
     double positions = 0;
+    choose(e, g);
     for (unsigned i = 0; i < g->n; i++) {
         struct job *job = g->jobs[i];
-        const bool reads = is_reading(job);
-        job->n_piece = reads ? piece_of(job, share > 0 ? share : 1) : 1;
         g->items[i] = (struct fm_batch_item){
             .session = job->session,
-            .ids = reads ? prompt_of(job)->ids + job->n_at : &job->id,
+            .ids = is_reading(job) ? prompt_of(job)->ids + job->n_at : &job->id,
             .n_ids = job->n_piece};
         positions += fm_session_position(job->session);
         job->is_under_way = true;
@@ -284,15 +404,28 @@ static void fill(struct runner *e, struct group *g)
     e->position = positions / g->n;
 }
 
-/* Limits the prompt tokens of a pass with running answers by the target time. */
-static void adapt(struct runner *e, const struct group *g, uint64_t took_ns)
+/* Begins the prompts of jobs that waited for others to compute a prefix, when it is there or will
+ * not come. Tells those that compute one where others go on from. */
+static void see_waiting(struct runner *e)
 {
-    if (!g->is_mixed)
-        return;
-    if (took_ns > MIXED_PASS_NS && e->mixed_chunk / 2 >= MIXED_MIN)
-        e->mixed_chunk /= 2;
-    else if (took_ns < MIXED_PASS_NS / 3 && e->mixed_chunk * 2 <= e->prefill_chunk)
-        e->mixed_chunk *= 2;
+    for (unsigned i = 0; i < e->n_running; i++)
+        e->running[i]->n_stop = 0;
+    for (unsigned i = 0; i < e->n_running; i++) {
+        struct job *job = e->running[i], *source = NULL;
+        struct fm_error err = {0};
+        const size_t n = job->waits ? find_source(e, job, &source) : 0;
+        if (n > 0 && (source->n_stop == 0 || n < source->n_stop)) {
+            source->n_stop = n;
+            session_pool_keep_mark(source->session, (unsigned)n);
+        }
+        if (!job->waits || n > 0)
+            continue;
+        const int rc = open_prompt(e, job, &err);
+        if (rc != 0) {
+            runner_end(e, job, rc, err.text);
+            i--; /* another job is here now */
+        }
+    }
 }
 
 static bool is_in_the_way(const struct job *job, uint64_t now_ns)
@@ -356,15 +489,28 @@ static void end_faulty(struct runner *e, struct job *job, int rc, const struct f
     end_failed(e, job, rc, why);
 }
 
+static int end_prompt(struct job *job, struct fm_error *err)
+{
+    if (!prompt_view_is_wanted(&job->spec))
+        return 0;
+    observe(job, false);
+    return prompt_view_end(&job->view, err);
+}
+
 static void advance(struct runner *e, struct job *job)
 {
     struct fm_error err = {0};
+    int rc = 0;
     if (is_reading(job)) {
         job->n_at += job->n_piece;
-        if (is_reading(job))
+        e->n_prompt += job->n_piece;
+        rc = job->view.rc;
+        if (rc == 0 && is_reading(job))
             return;
+        rc = end_prompt(job, &err);
     }
-    const int rc = take_logits(e, job, &err);
+    if (rc == 0)
+        rc = take_logits(e, job, &err);
     if (rc != 0)
         end_failed(e, job, rc, err.text);
 }
@@ -384,7 +530,8 @@ static void begin_group(struct runner *e, unsigned first, unsigned n)
     struct group *g = &e->groups[(e->first_group + e->n_under_way++) % e->n_groups];
     set_group(e, g, first, n);
     e->is_computing = true;
-    (void)fm_eval_begin(e->model, g->items, n, &g->evaluation, &g->err); /* each item has its rc */
+    /* Each item has its rc. */
+    (void)fm_eval_begin(e->model, g->items, g->n, &g->evaluation, &g->err);
     e->is_computing = false;
 }
 
@@ -409,7 +556,7 @@ static void count_pass(struct runner *e, const struct group *g)
     e->n_passes++;
     e->pass_ns += now_ns - since_ns; /* what groups share counts once */
     e->ended_ns = now_ns;
-    adapt(e, g, now_ns - g->begin_ns);
+    pace_note(&e->pace, g->n_prompt, g->is_mixed, now_ns - g->begin_ns);
 }
 
 /* Continues the jobs of a group that was computed. */
@@ -455,9 +602,24 @@ static unsigned take_computed(struct runner *e)
     return n_ready;
 }
 
+/* Tells clients whose prompts are not part of every pass that the server is at work. */
+static void tell_waiting(struct runner *e)
+{
+    const uint64_t now_ns = plat_now_ns();
+    for (unsigned i = 0; i < e->n_running; i++) {
+        struct job *job = e->running[i];
+        if (job->is_under_way || job->session == NULL)
+            continue;
+        job->n_piece = 0;
+        tell_progress(job, now_ns, 0, 1);
+    }
+}
+
 bool runner_pass(struct runner *e)
 {
     drop_the_gone(e);
+    see_waiting(e);
+    tell_waiting(e);
     begin_groups(e, take_computed(e));
     if (e->n_under_way == 0)
         return e->n_running == 0;
@@ -488,7 +650,9 @@ int runner_open_groups(struct runner *e, struct fm_error *err)
 {
     e->n_groups = fm_model_evaluations(e->model);
     e->groups = mem_new(e->n_groups, sizeof *e->groups, "the requests", err);
-    int rc = e->groups == NULL ? FM_ERR_NOMEM : open_group(e, &e->computed, err);
+    e->entries = mem_new(e->n_parallel, sizeof *e->entries, "the requests", err);
+    int rc = e->groups == NULL || e->entries == NULL ? FM_ERR_NOMEM
+                                                     : open_group(e, &e->computed, err);
     for (unsigned i = 0; rc == 0 && i < e->n_groups; i++)
         rc = open_group(e, &e->groups[i], err);
     return rc;
@@ -499,6 +663,7 @@ void runner_close_groups(struct runner *e)
     for (unsigned i = 0; e->groups != NULL && i < e->n_groups; i++)
         close_group(&e->groups[i]);
     close_group(&e->computed);
+    mem_free(e->entries);
     mem_free(e->groups);
 }
 

@@ -450,12 +450,14 @@ static int open_jobs(struct server *s, struct fm_error *err)
         return rc;
     s->context = (struct api_context){.model = o->model, .texts = s->texts,
                                       .n_context = stats.n_context, .n_answer = o->n_answer,
-                                      .limit_ns = (uint64_t)o->request_s * 1000000000u};
+                                      .limit_ns = (uint64_t)o->request_s * 1000000000u,
+                                      .began_s = s->began_s};
     (void)snprintf(s->context.model_name, sizeof s->context.model_name, "%s", o->model_name);
     const struct jobs_options how = {.model = o->model, .snapshots = o->snapshots,
                                      .texts = s->texts, .account = &s->account,
                                      .preparers = s->preparers, .n_parallel = o->n_parallel,
                                      .n_sessions = o->n_sessions, .n_queue = o->n_queue,
+                                     .stall_ns = (uint64_t)o->stall_ms * 1000000u,
                                      .unsent_max = unsent_max(s),
                                      .notify = wake, .ctx = s};
     return jobs_open(&how, &s->jobs, err);
@@ -496,6 +498,13 @@ int server_open(const struct server_options *options, struct server **out, struc
 unsigned server_port(const struct server *s)
 {
     return s->port;
+}
+
+void server_counts(struct server *s, struct server_counts *counts)
+{
+    struct jobs_stats stats;
+    jobs_stats(s->jobs, &stats);
+    *counts = (struct server_counts){.model = stats.model, .passed_ns = stats.passed_ns};
 }
 
 bool server_is_exposed(const struct server *s)

@@ -32,6 +32,7 @@ struct server_options {
     uint64_t n_answer;      /* maximum tokens per answer; 0: limited by the context only */
     /* Seconds: per request (0: no limit), per idle connection, and to finish after a stop. */
     unsigned request_s, idle_s, grace_s;
+    unsigned stall_ms; /* for how long a prompt may hold up running answers at a time */
     /* Returns the share of the hardware limit that decoding between two statistics reached, 0 to 1,
      * or negative if unknown; NULL: not available. */
     double (*limit_share)(void *ctx, const struct fm_stats *before, const struct fm_stats *after,
@@ -52,6 +53,12 @@ void server_set_keys(struct server *server, struct access_keys *keys);
 int server_run(struct server *server, struct fm_error *err);
 /* Stops accepting requests and lets running ones finish; a second call ends those too. */
 void server_stop(struct server *server);
+/* What was computed until a pass ended; at most 0.1 s old while the server computes. */
+struct server_counts {
+    struct fm_stats model;
+    uint64_t passed_ns; /* when that pass ended, on the clock of plat_now_ns */
+};
+void server_counts(struct server *server, struct server_counts *counts); /* any thread */
 /* Schedules a call of options.hung_up. */
 void server_hang_up(struct server *server);
 void server_close(struct server *server); /* accepts NULL */

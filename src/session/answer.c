@@ -17,7 +17,7 @@
 
 struct fm_answer {
     const struct fm_model *model;
-    /* of its pointers, only grammar, tail and ctx are used after open */
+    /* of its pointers, only grammar, tail, stop_tokens and ctx are used after open */
     struct fm_answer_options o;
     struct fm_sampler *sampler;
     struct fm_decoder *decoder;
@@ -300,6 +300,14 @@ static void check_end(struct fm_answer *a, bool is_full)
         end(a, FM_END_CONTEXT);
 }
 
+static bool is_stop(const struct fm_answer *a, int32_t id)
+{
+    for (unsigned i = 0; i < a->o.n_stop_tokens; i++)
+        if (a->o.stop_tokens[i] == id)
+            return true;
+    return fm_token_is_stop(a->model, id);
+}
+
 int answer_take(struct fm_answer *a, const float *logits, bool is_full, int32_t *out,
                 struct fm_error *err)
 {
@@ -313,7 +321,7 @@ int answer_take(struct fm_answer *a, const float *logits, bool is_full, int32_t 
     fm_sampler_accept(a->sampler, id);
     a->n_tokens++;
     int rc = give_token(a, logits, id, err);
-    if (rc == 0 && fm_token_is_stop(a->model, id)) {
+    if (rc == 0 && is_stop(a, id)) {
         end(a, FM_END_TOKEN);
         return 0;
     }
@@ -399,7 +407,8 @@ static int take_options(struct fm_answer *a, const struct fm_answer_options *giv
     const char *needs_chat = a->o.is_reasoning    ? "is_reasoning"
                              : a->o.tools != NULL ? "tools"
                              : a->o.lead != NULL  ? "lead"
-                             : a->o.tail != NULL  ? "tail" : NULL;
+                             : a->o.tail != NULL  ? "tail"
+                             : a->o.is_continued  ? "is_continued" : NULL;
     if (needs_chat != NULL && !a->o.is_chat)
         return err_set(err, FM_ERR_ARG, "fm_answer_options.%s is set without is_chat: set it too",
                        needs_chat);
@@ -436,6 +445,7 @@ static int open_parts(struct fm_answer *a, const json_t *tools, struct fm_error 
         return rc;
     const struct message_options how = {
         .is_thinking = a->o.is_reasoning,
+        .is_continued = a->o.is_continued,
         .dialects = model_dialects(a->model),
         .is_without_calls = tools == NULL,
         .is_special = is_special,
@@ -481,7 +491,8 @@ int answer_open_tools(const struct fm_model *model, const struct fm_answer_optio
         rc = open_sampler(a, err);
     if (rc == 0)
         rc = fm_decoder_open(model, &a->decoder, err);
-    if (rc == 0 && a->o.n_prompt > 0 && (!a->o.is_chat || a->o.lead != NULL))
+    if (rc == 0 && a->o.n_prompt > 0 &&
+        (!a->o.is_chat || a->o.lead != NULL || a->o.is_continued))
         decoder_continue(a->decoder); /* the answer goes on with the prompt's text */
     const unsigned n_stops = a->o.lead != NULL ? 0 : a->o.n_stops; /* a forced call is not text */
     if (rc == 0)

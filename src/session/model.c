@@ -497,6 +497,26 @@ double fm_model_hit_rate(const struct fm_model *m, uint64_t cache_bytes, unsigne
     return expert_cache_hits_with(engine->stages[0].cache, *n_slots);
 }
 
+static void add_disk_stats(const struct engine *e, struct fm_stats *stats)
+{
+    for (uint32_t i = 0; i < e->n_stages; i++) {
+        struct expert_store *store = e->stages[i].store;
+        const struct source *source = e->stages[i].model->source;
+        if (store == NULL || source->n_disks < 2)
+            continue;
+        stats->n_disks = source->n_disks;
+        stats->is_mirrored = source->is_mirrored;
+        for (unsigned d = 0; d < source->n_disks; d++) {
+            const struct disk_load load = expert_store_disk(store, d);
+            struct fm_disk_stats *disk = &stats->disks[d];
+            disk->folder = source->disks[d].folder;
+            disk->is_lost |= load.is_lost;
+            disk->bytes_read += load.bytes;
+            disk->busy_ns += load.busy_ns;
+        }
+    }
+}
+
 /* Adds the statistics of the expert caches. */
 static void add_cache_stats(const struct engine *e, struct fm_stats *stats)
 {
@@ -521,6 +541,7 @@ static void add_cache_stats(const struct engine *e, struct fm_stats *stats)
     stats->reader = stage->reader_name;
     stats->io = expert_store_is_direct(stage->store) ? "direct" : "page";
     stats->policy = heat_policy_name(e->streaming.policy);
+    add_disk_stats(e, stats);
 }
 
 static void add_gpu_stats(const struct stage *stage, struct fm_stats *stats)

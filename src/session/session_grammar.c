@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "chat/dialect.h"
+#include "grammar/gbnf_machine.h"
 #include "grammar/grammar.h"
 #include "session/answer.h"
 #include "session/grammar_calls.h"
@@ -18,7 +19,8 @@ struct model_grammars {
 
 struct fm_grammar {
     const struct fm_model *model;
-    struct grammar *grammar;
+    struct grammar *grammar;   /* of a schema; or: */
+    struct gbnf_machine *gbnf; /* of a grammar in GBNF */
     uint32_t *bits; /* [vocabulary / 32 + 1] the mask with stop tokens */
     bool is_ended;  /* by a stop token */
 };
@@ -76,6 +78,44 @@ int fm_grammar_open_json(const struct fm_model *m, const char *schema, size_t sc
     return fm_grammar_open_form(m, &form, out, err);
 }
 
+static struct fm_grammar *new_grammar(const struct fm_model *m, struct fm_error *err)
+{
+    struct fm_grammar *g = mem_new(1, sizeof *g, "a grammar", err);
+    if (g == NULL)
+        return NULL;
+    g->model = m;
+    g->bits = mem_new(n_ids(m) / 32 + 1, sizeof *g->bits, "a grammar", err);
+    if (g->bits != NULL)
+        return g;
+    mem_free(g);
+    return NULL;
+}
+
+int fm_grammar_open_gbnf(const struct fm_model *m, const char *text, size_t bytes,
+                         struct fm_grammar **out, struct fm_error *err)
+{
+    *out = NULL;
+    const struct grammar_vocabulary *vocabulary = NULL;
+    struct gbnf *gbnf = NULL;
+    int rc = get_vocabulary(m, &vocabulary, err);
+    if (rc == 0)
+        rc = gbnf_compile(text, bytes, &gbnf, err);
+    if (rc != 0)
+        return rc;
+    struct fm_grammar *g = new_grammar(m, err);
+    if (g == NULL) {
+        gbnf_free(gbnf);
+        return FM_ERR_NOMEM;
+    }
+    rc = gbnf_machine_open(gbnf, grammar_vocabulary_trie(vocabulary), &g->gbnf, err);
+    if (rc != 0) {
+        fm_grammar_close(g);
+        return rc;
+    }
+    *out = g;
+    return 0;
+}
+
 int fm_grammar_open_form(const struct fm_model *m, const struct grammar_form *form,
                          struct fm_grammar **out, struct fm_error *err)
 {
@@ -90,12 +130,8 @@ int fm_grammar_open_form(const struct fm_model *m, const struct grammar_form *fo
     /* Where calls are messages of their own, the answer itself contains none. */
     if (spelled.schema != NULL && dialect_frames_of(model_dialects(m)) != NULL)
         spelled.n_tools = 0;
-    struct fm_grammar *g = mem_new(1, sizeof *g, "a grammar", err);
-    if (g == NULL)
-        return FM_ERR_NOMEM;
-    g->model = m;
-    g->bits = mem_new(n_ids(m) / 32 + 1, sizeof *g->bits, "a grammar", err);
-    rc = g->bits != NULL ? grammar_open_form(vocabulary, &spelled, &g->grammar, err) : FM_ERR_NOMEM;
+    struct fm_grammar *g = new_grammar(m, err);
+    rc = g != NULL ? grammar_open_form(vocabulary, &spelled, &g->grammar, err) : FM_ERR_NOMEM;
     if (rc != 0) {
         fm_grammar_close(g);
         return rc;
@@ -109,6 +145,7 @@ void fm_grammar_close(struct fm_grammar *g)
     if (g == NULL)
         return;
     grammar_close(g->grammar);
+    gbnf_machine_close(g->gbnf);
     mem_free(g->bits);
     mem_free(g);
 }
@@ -116,7 +153,10 @@ void fm_grammar_close(struct fm_grammar *g)
 void fm_grammar_reset(struct fm_grammar *g)
 {
     g->is_ended = false;
-    grammar_reset(g->grammar);
+    if (g->gbnf != NULL)
+        gbnf_machine_reset(g->gbnf);
+    else
+        grammar_reset(g->grammar);
 }
 
 static void allow(struct fm_grammar *g, int32_t id)
@@ -125,10 +165,15 @@ static void allow(struct fm_grammar *g, int32_t id)
         g->bits[id / 32] |= 1u << id % 32;
 }
 
+static bool may_end(const struct fm_grammar *g)
+{
+    return g->gbnf != NULL ? gbnf_machine_may_end(g->gbnf) : grammar_may_end(g->grammar);
+}
+
 const uint32_t *constraint_mask(struct fm_grammar *g)
 {
-    const uint32_t *mask = grammar_mask(g->grammar);
-    if (!grammar_may_end(g->grammar))
+    const uint32_t *mask = g->gbnf != NULL ? gbnf_machine_mask(g->gbnf) : grammar_mask(g->grammar);
+    if (!may_end(g))
         return mask;
     memcpy(g->bits, mask, (n_ids(g->model) / 32 + 1) * sizeof *g->bits);
     const struct model *model = g->model->engine.model;
@@ -141,7 +186,7 @@ const uint32_t *constraint_mask(struct fm_grammar *g)
 
 uint32_t constraint_forced(struct fm_grammar *g, int32_t *ids, uint32_t max)
 {
-    return g->is_ended ? 0 : grammar_forced(g->grammar, ids, max);
+    return g->is_ended || g->gbnf != NULL ? 0 : grammar_forced(g->grammar, ids, max);
 }
 
 void fm_grammar_mask(struct fm_grammar *g, float *logits)
@@ -157,13 +202,14 @@ int fm_grammar_accept(struct fm_grammar *g, int32_t id, struct fm_error *err)
     if (g->is_ended)
         return err_set(err, FM_ERR_ARG, "the answer is over");
     if (!fm_token_is_stop(g->model, id))
-        return grammar_accept(g->grammar, id, err);
-    g->is_ended = grammar_may_end(g->grammar);
+        return g->gbnf != NULL ? gbnf_machine_accept(g->gbnf, id, err)
+                               : grammar_accept(g->grammar, id, err);
+    g->is_ended = may_end(g);
     return g->is_ended ? 0 : err_set(err, FM_ERR_ARG, "token %d ends the answer before it is "
                                      "complete", (int)id);
 }
 
 bool fm_grammar_must_end(const struct fm_grammar *g)
 {
-    return grammar_must_end(g->grammar);
+    return g->gbnf != NULL ? gbnf_machine_must_end(g->gbnf) : grammar_must_end(g->grammar);
 }

@@ -75,16 +75,49 @@ uint64_t session_pool_owner(const struct session_pool *pool, unsigned i)
  * an answer. */
 #define PROMPT_END 8
 
+/* Returns how many leading tokens a session has. */
+static unsigned n_alike(const struct pooled *one, const int32_t *ids, size_t n_ids)
+{
+    const int32_t *own = fm_session_ids(one->session);
+    const unsigned position = fm_session_position(one->session);
+    unsigned n = 0;
+    while (n < position && n < n_ids && own[n] == ids[n])
+        n++;
+    return n;
+}
+
+unsigned session_pool_common(const struct session_pool *pool, const int32_t *ids, size_t n_ids,
+                             uint64_t owner)
+{
+    unsigned longest = 0;
+    for (unsigned i = 0; i < pool->n; i++) {
+        const struct pooled *one = &pool->sessions[i];
+        const unsigned n =
+            one->session->prefix_owner == owner ? n_alike(one, ids, n_ids) : 0;
+        longest = n > longest ? n : longest;
+    }
+    return longest;
+}
+
+unsigned session_pool_nearest(const struct session_pool *pool, const int32_t *ids, size_t n_ids,
+                              uint64_t owner)
+{
+    unsigned longest = 0;
+    for (unsigned i = 0; i < pool->n; i++) {
+        const struct fm_session *session = pool->sessions[i].session;
+        const unsigned n =
+            session->prefix_owner == owner ? fm_session_nearest(session, ids, n_ids) : 0;
+        longest = n > longest ? n : longest;
+    }
+    return longest;
+}
+
 /* Returns whether the tokens continue the session's conversation: they contain its last prompt.
  * Different conversations share only a beginning. With the same key half of the prompt is enough,
  * because a message may have been edited. */
 static bool is_same(const struct pooled *one, const int32_t *ids, size_t n_ids, uint64_t key)
 {
-    const int32_t *own = fm_session_ids(one->session);
-    const unsigned position = fm_session_position(one->session);
-    size_t n = 0;
-    while (n < position && n < n_ids && own[n] == ids[n])
-        n++;
+    const unsigned n = n_alike(one, ids, n_ids);
     return n > 0 && (n + PROMPT_END >= one->n_prompt ||
                      (key != 0 && key == one->key && n >= one->n_prompt / 2));
 }
@@ -220,6 +253,11 @@ struct fm_session *session_pool_take(struct session_pool *pool, const int32_t *i
     one->key = key;
     one->n_prompt = (unsigned)n_ids;
     return one->session;
+}
+
+void session_pool_keep_mark(struct fm_session *session, unsigned position)
+{
+    session->sequence->kept_mark = position;
 }
 
 void session_pool_give(struct session_pool *pool, struct fm_session *session)

@@ -27,6 +27,15 @@ void session_pool_close(struct session_pool *pool);
  * owner 0. `key` names a conversation, 0: unknown; it decides where the tokens alone do not. */
 struct fm_session *session_pool_take(struct session_pool *pool, const int32_t *ids, size_t n_ids,
                                      uint64_t key, uint64_t owner, unsigned *n_found);
+/* Return how many leading tokens a session could go on from now, and how many some session has,
+ * although it may have no mark there. Only sessions of this owner count. */
+unsigned session_pool_nearest(const struct session_pool *pool, const int32_t *ids, size_t n_ids,
+                              uint64_t owner);
+unsigned session_pool_common(const struct session_pool *pool, const int32_t *ids, size_t n_ids,
+                             uint64_t owner);
+/* Keeps the mark that an evaluation which ends at this position leaves, until the session goes back
+ * before it or another one is to be kept: other prompts will go on from there. */
+void session_pool_keep_mark(struct fm_session *session, unsigned position);
 /* Gives a session back with what it has computed. */
 void session_pool_give(struct session_pool *pool, struct fm_session *session);
 /* Saves and empties the least recently used session that is not taken, after an evaluation failed

@@ -14,6 +14,7 @@
 #define FLASHMOE_STORE_EXPERT_STORE_H
 
 #include "model/model.h"
+#include "store/disk_share.h"
 #include "store/reader.h"
 
 #ifdef __cplusplus
@@ -36,7 +37,9 @@ struct expert_read {
     /* Owned by the store: */
     struct expert_store *store;
     struct read_op ops[EXPERT_MAX_OPS];
+    uint8_t disks[EXPERT_MAX_OPS]; /* that serve them */
     unsigned n_ops;
+    unsigned n_tries; /* disks that a damaged expert was read from again */
     uint32_t n_left;  /* atomic: pieces in flight */
     uint32_t pieces;  /* atomic: a bit per landed piece, and IS_HASHING */
     unsigned n_hashed; /* pieces hashed, from the first on; only the thread that set IS_HASHING */
@@ -60,15 +63,28 @@ uint64_t expert_store_bounce_bytes(const struct model *model, enum store_io io);
  * when nothing is dropped. */
 uint64_t expert_store_page_bytes(const struct model *model, enum store_io io);
 
-/* Opens a store that takes over `reader`, also on failure. The model must outlive it. With
- * `checks`, a read fails when the expert does not have its checksum or, for a model without
- * checksums, when a file was modified since the model was opened. Fails when a file was replaced or
- * modified before this call, or with FM_ERR_NOMEM. */
-int expert_store_open(const struct model *model, struct reader *reader, enum store_io io,
+/* Returns the number of disks, each with a reader of its own. */
+unsigned expert_store_n_disks(const struct model *model);
+
+/* Opens a store that takes over the readers, one for each disk, also on failure. The model must
+ * outlive it. With `checks`, a read fails when the expert does not have its checksum or, for a
+ * model without checksums, when a file was modified since the model was opened. Fails when a file
+ * was replaced or modified before this call, or with FM_ERR_NOMEM.
+ *
+ * A mirrored expert is read from all disks, each piece from the one that is expected to have it
+ * first. A disk that fails is not read again: its mirrors go on, with one line in the log. A
+ * damaged expert is read again from each copy. */
+int expert_store_open(const struct model *model, struct reader *const readers[], enum store_io io,
                       bool checks, struct expert_store **out, struct fm_error *err);
 void expert_store_close(struct expert_store *store); /* accepts NULL; waits for all reads */
 
 void expert_store_submit(struct expert_store *store, struct expert_read *read);
+
+/* Reads only what is on one disk, to measure it; -1 is all disks. What an expert has elsewhere is
+ * not read, so the store must be open without checks. */
+void expert_store_read_only(struct expert_store *store, int disk);
+/* Returns what a disk has read so far, and how fast. */
+struct disk_load expert_store_disk(struct expert_store *store, unsigned disk);
 
 /* Returns the model whose experts it reads. */
 const struct model *expert_store_model(const struct expert_store *store);

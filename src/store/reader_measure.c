@@ -22,6 +22,7 @@ struct measure {
     char *memory; /* [n_requests, n_places, expert_slot_bytes] */
     uint32_t *layers; /* [n_layers] that have files; a part of a model lacks some */
     uint32_t n_layers;
+    int disk;
     uint64_t random;
     pthread_mutex_t lock; /* covers is_landed and is_ok */
     pthread_cond_t has_landed;
@@ -110,12 +111,23 @@ static struct measure_request *wait_for_one(struct measure *m)
     return NULL;
 }
 
+/* Returns the bytes that the measured disks have read so far. */
+static uint64_t read_so_far(const struct measure *m)
+{
+    uint64_t bytes = 0;
+    for (unsigned d = 0; d < expert_store_n_disks(m->model); d++)
+        if (m->disk < 0 || m->disk == (int)d)
+            bytes += expert_store_disk(m->store, d).bytes;
+    return bytes;
+}
+
 static int run_pass(struct measure *m, uint64_t bytes, double *figure, struct fm_error *err)
 {
     uint64_t asked = 0;
     int rc = 0;
     if (!expert_store_is_direct(m->store))
         drop_pages(m, bytes);
+    const uint64_t before = read_so_far(m);
     const uint64_t begin_ns = plat_now_ns();
     for (unsigned i = 0; i < m->n_requests; i++)
         asked += start(m, &m->requests[i]);
@@ -127,8 +139,20 @@ static int run_pass(struct measure *m, uint64_t bytes, double *figure, struct fm
             asked += start(m, request);
     }
     const uint64_t ns = plat_now_ns() - begin_ns;
-    *figure = (double)asked * 1e9 / (double)(ns > 0 ? ns : 1);
+    *figure = (double)(read_so_far(m) - before) * 1e9 / (double)(ns > 0 ? ns : 1);
     return rc;
+}
+
+/* Returns whether a layer has files, and some of its first expert on the measured disk. */
+static bool is_measured(const struct measure *m, const struct expert_layer *layer)
+{
+    const struct source *source = m->model->source;
+    bool is_there = false;
+    if (source->files[layer->extents[0].file].fd < 0)
+        return false;
+    for (uint32_t i = 0; i < layer->n_extents; i++)
+        is_there |= (int)source->files[layer->extents[i].file].disk == m->disk;
+    return is_there || m->disk < 0 || source->is_mirrored;
 }
 
 static int find_layers(struct measure *m, struct fm_error *err)
@@ -138,7 +162,7 @@ static int find_layers(struct measure *m, struct fm_error *err)
     if (m->layers == NULL)
         return FM_ERR_NOMEM;
     for (uint32_t i = 0; i < model->n_expert_layers; i++)
-        if (model->source->files[model->expert_layers[i].extents[0].file].fd >= 0)
+        if (is_measured(m, &model->expert_layers[i]))
             m->layers[m->n_layers++] = i;
     return m->n_layers > 0 ? 0 : err_set(err, FM_ERR_IO, "'%s' has no file of experts to read",
                                          model->source->path);
@@ -163,7 +187,8 @@ int reader_measure(const struct model *model, struct expert_store *store,
                    struct fm_error *err)
 {
     struct measure m = {.model = model, .store = store, .n_requests = how->n_experts_at_a_time,
-                        .random = 1 + how->seed};
+                        .disk = how->disk, .random = 1 + how->seed};
+    expert_store_read_only(store, how->disk);
     int rc = find_layers(&m, err);
     if (rc == 0)
         rc = take_memory(&m, how->memory_bytes, err);
@@ -180,6 +205,7 @@ int reader_measure(const struct model *model, struct expert_store *store,
         if (rc == 0 && how->pass_done != NULL)
             how->pass_done(how->ctx);
     }
+    expert_store_read_only(store, -1);
     pthread_cond_destroy(&m.has_landed);
     pthread_mutex_destroy(&m.lock);
     mem_free(m.memory);

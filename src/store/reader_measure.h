@@ -22,6 +22,7 @@ struct reader_measurement {
      * outside the processor's cache take longer. Rounded up to the experts in flight. */
     uint64_t memory_bytes;
     uint64_t seed;       /* of the random order */
+    int disk;            /* reads only what is on this one; -1: all */
     void (*pass_done)(void *ctx); /* may be NULL */
     void *ctx;
 };

@@ -395,16 +395,16 @@ class Dropped(Forms):
             "/v1/messages": {"max_tokens": 50, "messages": [{"role": "user", "content": "A"}]}}
 
     def test_refused(self):
-        fields = {"grammar": 'root ::= "a"', "guided_regex": "a+", "guided_choice": ["a", "b"],
+        fields = {"grammar": "root ::= root", "guided_regex": "a+", "guided_choice": ["a", "b"],
                   "guided_grammar": "x", "guided_whitespace_pattern": " ?", "regex": "a+",
                   "ebnf": "x", "structural_tag": {"a": 1}, "functions": [{"name": "f"}],
                   "function_call": {"name": "f"}, "conversation": "conv_1",
                   "modalities": ["text", "audio"], "stop_token_ids": [1],
                   "allowed_token_ids": [5], "bad_words": ["x"], "min_tokens": 5,
-                  "ignore_eos": True, "use_beam_search": True,
+                  "use_beam_search": True,
                   "include_stop_str_in_output": True, "skip_special_tokens": False,
-                  "add_generation_prompt": False, "continue_final_message": True,
-                  "suffix": "x", "best_of": 3, "json_schema": 5, "guided_json": 5}
+                  "add_generation_prompt": False, "suffix": "x", "best_of": 3,
+                  "json_schema": 5, "guided_json": 5}
         for path, good in self.asks.items():
             for name, value in fields.items():
                 self.refused(path, {**good, name: value}, name)
@@ -413,11 +413,23 @@ class Dropped(Forms):
                              "structured_outputs." + name)
             if path != "/v1/completions":
                 self.refused(path, {**good, "echo": True}, "echo")
+        for path in ("/v1/completions", "/v1/responses"):
+            self.refused(path, {**self.asks[path], "continue_final_message": True},
+                         "continue_final_message")
         self.refused("/v1/responses", {"input": "A", "prompt": {"id": "pmpt_1"}}, "prompt")
         self.refused("/v1/responses", {"input": "A", "background": True}, "background")
         both = {"response_format": {"type": "json_object"}, "json_schema": SCHEMA}
         self.refused("/v1/chat/completions", {**self.asks["/v1/chat/completions"], **both},
                      "json_schema")
+
+    def test_ignored_ends(self):
+        ask = {**self.asks["/v1/chat/completions"], "max_tokens": 50, "temperature": 0}
+        for fields, reason in (({}, "stop"), ({"ignore_eos": True}, "length"),
+                               ({"ignore_eos": True, "logit_bias": {"5": -100}}, "length")):
+            status, answer = self.server.post("/v1/chat/completions", {**ask, **fields})
+            self.assertEqual(status, 200, answer)
+            self.assertEqual(answer["choices"][0]["finish_reason"], reason, fields)
+            self.assertEqual(answer["usage"]["completion_tokens"] == 50, reason == "length")
 
     def test_unset_and_unknown_are_ignored(self):
         unset = {"grammar": "", "guided_regex": None, "guided_choice": [], "functions": [],

@@ -111,8 +111,14 @@ class OpenAI(unittest.TestCase):
         self.assertEqual(caught.exception.code, "context_length_exceeded")
         with self.assertRaises(openai.AuthenticationError):
             openai.OpenAI(base_url=URL + "/v1", api_key="no").models.list()
-        with self.assertRaises(openai.NotFoundError):
-            self.client.embeddings.create(model="any", input="A")
+        with self.assertRaises(openai.BadRequestError):
+            self.client.embeddings.create(model="any", input="A", dimensions=3)
+
+    def test_embeddings(self):
+        found = self.client.embeddings.create(model="any", input=["A", "B", "A"]).data
+        self.assertEqual([len(d.embedding) for d in found], [256] * 3)
+        self.assertEqual(found[0].embedding, found[2].embedding)
+        self.assertNotEqual(found[0].embedding, found[1].embedding)
 
     def test_cancel(self):
         stream = self.chat("L", stream=True)

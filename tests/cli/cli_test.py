@@ -18,8 +18,7 @@ import sys
 import tempfile
 import unittest
 
-PROGRAM = ""
-MODEL = ""
+PROGRAM = MODEL = ""
 SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 
 # Options of every command that computes.
@@ -33,23 +32,25 @@ COMMANDS = {
     "run": "prompt file raw json-object json-schema routes trace stats logprobs profile json quiet "
            "verbose help " + PREFIX + SAMPLING + ENGINE,
     "chat": PREFIX + SAMPLING + ENGINE + "no-history quiet verbose help",
-    "pack": "experts dense embed head layers consume yes restart threads json quiet verbose help",
-    "verify": "threads json quiet help", "inspect": "kv json help", "du": "json help",
-    "tokenize": "prompt file plain ids count json help",
-    "template": "tools no-generation-prompt set tokens json help",
+    "pack": "experts dense embed head to mirror shares layers consume yes restart threads json "
+            "quiet verbose help", "list": "names json help", "rm": "quiet help",
+    "tokenize": "prompt file plain ids count json help", "completions": "help", "help": "man help",
+    "template": "tools no-generation-prompt set tokens json help", "inspect": "kv json help",
     "pull": "to connections retries timeout digest pack dry-run experts dense embed head json "
-            "quiet help", "list": "names json help", "rm": "quiet help",
+            "quiet help", "du": "json help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
     "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
     "plan": "context routes disk-speed memory-speed " + MACHINE + " json quiet help",
     "cluster plan": "machines layers mpirun context routes " + MACHINE + " json quiet help",
-    "cluster probe": MACHINE + " json quiet verbose help",
+    "cluster probe": MACHINE + " json quiet verbose help", "verify": "threads json quiet help",
     "bench decode": ENGINE + "tokens repeat prompt context routes profile json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
     "bench draft": ENGINE + "acceptance budgets tokens repeat svg temp routes json quiet help "
                    "verbose",
     "bench batch": ENGINE + "sequences tokens repeat prompt routes profile json quiet verbose help",
+    "bench serve": MACHINE + "users prompt prefix tokens repeat url api-key max-stall routes json "
+                   "quiet verbose help",
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
     "bench replay": "residency tiers experts used layers tokens json help",
@@ -57,7 +58,7 @@ COMMANDS = {
     "synth": "layers hidden heads kv-heads head-dim experts used expert-width shared-width "
              "key-heads value-heads key-dim value-dim conv interval vocab context form "
              "experts-format dense-format embed-format head-format split-size seed threads "
-             "headers-only dry-run json quiet help", "completions": "help", "help": "man help",
+             "headers-only dry-run json quiet help",
 }
 
 
@@ -311,8 +312,7 @@ class Completions(Case):
         self.assertEqual(self.complete("flashmoe", "eval", "nll", "--windows"), ["--windows"])
         self.assertEqual(self.complete("flashmoe", "run", "config.j"), ["config.json"])
         self.assertEqual(self.complete("flashmoe", "run", "-f", "config.j"), ["config.json"])
-        self.assertEqual(self.complete("flashmoe", "run", "--file", "=", "config.j"),
-                         ["config.json"])
+        self.assertEqual(self.complete("flashmoe", "run", "--file", "=", "config"), ["config.json"])
         self.assertEqual(self.complete("flashmoe", "run", "-n", "config.j"), [])
         self.assertEqual(self.complete("flashmoe", "completions", "b"), ["bash"])
         self.assertEqual(self.complete("flashmoe", "help", "in"), ["inspect"])

@@ -235,8 +235,8 @@ static bool is_right(const struct fixture *f, uint32_t l, uint32_t expert, const
 static void open_cache(struct fixture *f, uint32_t n_slots, bool is_threaded)
 {
     f->reader = faulty_open(is_threaded);
-    assert_int_equal(expert_store_open(f->model, &f->reader->base, STORE_PAGES, false, &f->store,
-                                       NULL), 0);
+    assert_int_equal(expert_store_open(f->model, &(struct reader *){&f->reader->base}, STORE_PAGES,
+                                       false, &f->store, NULL), 0);
     const enum heat_policy policy = n_slots % 2 == 0 ? HEAT_LCP : HEAT_LRU;
     const struct cache_tier tier = {&memory_host, n_slots};
     assert_int_equal(expert_cache_open(f->model, f->store, &tier, 1, policy,
@@ -750,8 +750,8 @@ static void test_store_answers_once(void **state)
     for (int is_threaded = 0; is_threaded < 2; is_threaded++) {
         struct answer a = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
         f.reader = faulty_open(is_threaded);
-        assert_int_equal(expert_store_open(f.model, &f.reader->base, STORE_PAGES, false, &f.store,
-                                           NULL),
+        assert_int_equal(expert_store_open(f.model, &(struct reader *){&f.reader->base},
+                                           STORE_PAGES, false, &f.store, NULL),
                          0);
         for (uint32_t i = 0; i < f.model->n_expert_layers * MAX_EXPERTS * 8; i++) {
             uint32_t layer = i / 8 / MAX_EXPERTS, expert = i / 8 % MAX_EXPERTS;

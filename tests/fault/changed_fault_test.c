@@ -163,7 +163,7 @@ static void test_before_the_store(void **state)
         struct fm_error err = {0};
         change((enum change)what);
         assert_int_equal(reader_pread_open(&options, &reader, NULL), 0);
-        check_message(expert_store_open(model, reader, STORE_DIRECT, true, &store, &err), &err);
+        check_message(expert_store_open(model, &reader, STORE_DIRECT, true, &store, &err), &err);
         assert_null(store);
         model_close(model);
     }
@@ -221,7 +221,7 @@ static void test_read_ahead_is_logged(void **state)
     struct expert_store *store;
     void *slot = mem_new_aligned(MEM_PAGE, model->expert_slot_bytes, "a slot", NULL);
     assert_int_equal(reader_pread_open(&options, &reader, NULL), 0);
-    assert_int_equal(expert_store_open(model, reader, STORE_DIRECT, true, &store, NULL), 0);
+    assert_int_equal(expert_store_open(model, &reader, STORE_DIRECT, true, &store, NULL), 0);
     log_set_sink(count_line, NULL);
     assert_true(read_expert(store, slot, READ_GUESSED));
     change(TOUCHED);

@@ -106,7 +106,7 @@ static void open_cache(struct fixture *f, uint32_t n_slots)
     if (model_open(model_path, &options, &f->model, &err) != 0)
         fail_msg("%s", err.text);
     assert_int_equal(reader_pread_open(&depth, &reader, &err), 0);
-    assert_int_equal(expert_store_open(f->model, reader, STORE_PAGES, true, &f->store, &err), 0);
+    assert_int_equal(expert_store_open(f->model, &reader, STORE_PAGES, true, &f->store, &err), 0);
     set_sums(false, 0);
     const struct cache_tier tier = {&memory_host, n_slots};
     assert_int_equal(expert_cache_open(f->model, f->store, &tier, 1, HEAT_LCP,

@@ -9,7 +9,8 @@
  *   FAULT_RANGE  a file that is read again at every call. While it has a line NAME BEGIN END,
  *                reads that touch bytes BEGIN to END of a file of that name fail with EIO. While
  *                it has a line HOLD PREFIX, reads of files whose name starts with PREFIX wait.
- *                CUT PREFIX: they report the end of the file. DAMAGE PREFIX: they give a wrong bit
+ *                CUT PREFIX: they report the end of the file. DAMAGE PREFIX: they give a wrong bit.
+ *                LOSE FOLDER: reads of files whose path contains FOLDER fail with EIO
  *
  * Without FAULT_KIND and FAULT_RANGE it only counts calls. */
 #include "preload.h"
@@ -41,8 +42,9 @@ static enum demand demand_of(const char *word)
 }
 
 /* Returns what FAULT_RANGE demands of a call now. */
-static enum demand look_up(const char *ranges, const char *name, long long from, long long to)
+static enum demand look_up(const char *ranges, const char *path, long long from, long long to)
 {
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
     char line[256], first[128], second[128];
     long long begin, end;
     enum demand found = GO_ON;
@@ -50,6 +52,8 @@ static enum demand look_up(const char *ranges, const char *name, long long from,
     while (f != NULL && found != HOLD && fgets(line, sizeof line, f) != NULL) {
         if (sscanf(line, "%127s %127s", first, second) == 2 && demand_of(first) != GO_ON)
             found = strncmp(name, second, strlen(second)) == 0 ? demand_of(first) : found;
+        else if (sscanf(line, "LOSE %127s", second) == 1)
+            found = strstr(path, second) != NULL ? FAIL : found;
         else if (sscanf(line, "%127s %lld %lld", first, &begin, &end) == 3 &&
                  strcmp(first, name) == 0 && from < end && begin < to)
             found = FAIL;
@@ -65,9 +69,8 @@ static enum demand wait_for_range(const char *path, size_t bytes, long long offs
     const char *ranges = getenv("FAULT_RANGE");
     if (ranges == NULL || path[0] == '\0')
         return GO_ON;
-    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
     enum demand found;
-    while ((found = look_up(ranges, name, offset, offset + (long long)bytes)) == HOLD)
+    while ((found = look_up(ranges, path, offset, offset + (long long)bytes)) == HOLD)
         nap();
     return found;
 }

@@ -98,7 +98,7 @@ static void set_up(struct fixture *f, bool is_host)
     struct reader *reader = mem_new(1, sizeof *reader, "the reader", NULL);
     assert_non_null(reader);
     reader->ops = &reader_ops;
-    assert_int_equal(expert_store_open(f->model, reader, STORE_PAGES, false, &f->store, NULL), 0);
+    assert_int_equal(expert_store_open(f->model, &reader, STORE_PAGES, false, &f->store, NULL), 0);
     const struct cache_tier tier = {&f->memory, f->n_all};
     assert_int_equal(expert_cache_open(f->model, f->store, &tier, 1, HEAT_LCP, &f->cache, NULL), 0);
 }

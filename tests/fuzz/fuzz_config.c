@@ -132,7 +132,7 @@ static void set_up(struct model *model, struct engine *e)
     if (rc == 0 && model->n_expert_layers > 0) {
         rc = reader_pread_open(&(struct reader_options){.depth = 1}, &e->reader, NULL);
         if (rc == 0)
-            rc = expert_store_open(model, e->reader, STORE_PAGES, false, &e->store, NULL);
+            rc = expert_store_open(model, &e->reader, STORE_PAGES, false, &e->store, NULL);
         if (rc == 0)
             rc = expert_cache_open(model, e->store, &(struct cache_tier){&memory_host, 2}, 1,
                                    HEAT_LCP, &e->cache, NULL);

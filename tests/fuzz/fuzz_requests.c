@@ -56,14 +56,15 @@ static void take(struct api_call *call, enum job_event_kind kind, const char *te
     free(event);
 }
 
-static void check_stream(const struct text_buffer *out)
+static void check_stream(const struct text_buffer *out, bool is_lines)
 {
     const char *at = text_buffer_text(out), *end = at + out->n;
     while (at < end) {
         const char *line_end = memchr(at, '\n', (size_t)(end - at));
         require(line_end != NULL, "lines end");
-        if (strncmp(at, "data: ", 6) == 0 && strncmp(at + 6, "[DONE]", 6) != 0) {
-            json_t *value = json_loadb(at + 6, (size_t)(line_end - at - 6), 0, NULL);
+        const size_t skip = is_lines ? 0 : 6;
+        if (is_lines || (strncmp(at, "data: ", 6) == 0 && strncmp(at + 6, "[DONE]", 6) != 0)) {
+            json_t *value = json_loadb(at + skip, (size_t)(line_end - at) - skip, 0, NULL);
             require(json_is_object(value), "data is a JSON object");
             json_decref(value);
         }
@@ -87,9 +88,10 @@ static void answer(struct api_call *call)
     call->usage = (struct job_usage){.n_prompt = 5, .n_answer = 3};
     take(call, JOB_DONE, "");
     if (call->is_stream)
-        check_stream(&out);
+        check_stream(&out, call->api->is_lines);
     json_t *whole = call->api->whole(call);
-    require(json_is_object(whole), "the whole is a JSON object");
+    require(json_is_object(whole) || (call->n_choices > 1 && json_is_array(whole)),
+            "the whole is a JSON object, or a list of them");
     json_decref(whole);
     text_buffer_clear(&out);
 }
@@ -101,7 +103,8 @@ static void look(unsigned which, const json_t *body)
     const int rc = which == 0   ? api_tokenize(context(), body, &found, &error)
                    : which == 1 ? api_detokenize(context(), body, &found, &error)
                    : which == 2 ? api_apply_template(context(), body, &found, &error)
-                                : api_count_tokens(context(), body, &found, &error);
+                   : which == 3 ? api_count_tokens(context(), body, &found, &error)
+                                : api_ollama_show(context(), body, &found, &error);
     json_t *answer = json_loadb(text_buffer_text(&found), found.n, JSON_ALLOW_NUL, NULL);
     require((rc == 0) == json_is_object(answer), "an answer or an error");
     require((rc == 0) == (error.fault == API_GOOD), "an error has a fault");
@@ -114,26 +117,34 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const struct api *const apis[] = {&api_chat, &api_completions, &api_messages,
                                              &api_responses};
+    static const struct api *const more[] = {&api_ollama_chat, &api_ollama_generate,
+                                             &api_llama_completion, &api_llama_infill,
+                                             &api_embeddings};
+    static const size_t n_more = sizeof more / sizeof more[0];
     if (size < 1)
         return 0;
     json_t *body = json_loadb((const char *)data + 1, size - 1, JSON_ALLOW_NUL, NULL);
     if (body == NULL)
         return 0;
-    const unsigned which = data[0] % 8;
-    if (which >= 4) {
-        look(which - 4, body);
+    /* Endpoints that came later have other numbers, so that the corpus keeps its meaning. */
+    const bool is_more = data[0] >= 128;
+    const unsigned which = is_more ? (data[0] - 128u) % (unsigned)(n_more + 1) : data[0] % 8;
+    if (is_more ? which == n_more : which >= 4) {
+        look(is_more ? 4 : which - 4, body);
     } else {
+        const struct api *api = is_more ? more[which] : apis[which];
         struct api_call call;
         struct job_spec spec;
         const struct text_buffer text = {(uint8_t *)data + 1, size - 1, size - 1};
-        const int rc = api_call_read(&call, apis[which], context(), body, &text, &spec);
+        const int rc = api_call_read(&call, api, context(), body, &text, &spec);
         require((rc == 0) == (call.error.fault == API_GOOD), "an error has a fault");
         require(rc == 0 || call.error.text[0] != '\0', "an error has a sentence");
         if (rc == 0) {
-            require(spec.n_prompts >= 1 && spec.n_choices >= 1, "there is something to do");
+            require(call.idle_reason != NULL || (spec.n_prompts >= 1 && spec.n_choices >= 1),
+                    "there is something to do");
             answer(&call);
         }
-        json_t *error = api_error_json(&call.error, apis[which]->dialect);
+        json_t *error = api_error_json(&call.error, api->dialect);
         require(json_is_object(error), "an error is a JSON object");
         json_decref(error);
         job_spec_clear(&spec);

@@ -58,9 +58,19 @@ BODIES = [
     ("/tokenize", {"content": "A\u00e9\u6c49", "parse_special": True, "with_pieces": True}),
     ("/detokenize", {"tokens": [1, 2, 3, 4]}),
     ("/apply-template", {"messages": TURNS}),
+    ("/v1/completions", {"prompt": [[5, 6, 7], [8]], "max_tokens": 0, "echo": True, "logprobs": 2}),
+    ("/v1/chat/completions", {"messages": [*TURNS[1:2], {"role": "assistant", "content": "So"}],
+                              "continue_final_message": True, "max_tokens": 5}),
+    ("/api/chat", {"messages": TURNS[1:2], "think": True, "logprobs": True,
+                   "options": {"num_predict": 5, "stop": ["x"]}}),
+    ("/api/generate", {"prompt": "A", "raw": True, "stream": False, "options": {"num_predict": 4}}),
+    ("/api/show", {"model": "any"}),
+    ("/completion", {"prompt": ["A", [5, 6]], "n_predict": 4, "n_probs": 2, "stream": True}),
+    ("/infill", {"input_prefix": "A", "input_suffix": "B", "n_predict": 4}),
+    ("/v1/embeddings", {"input": ["A", [5, 6]], "encoding_format": "base64"}),
 ]
 PATHS = ["/", "/health", "/v1/models", "/models/nano", "/metrics", "/props", "/slots", "/stats",
-         "/experts", "/app.js", "/none", "/../x.js"]
+         "/experts", "/api/version", "/api/tags", "/api/ps", "/app.js", "/none", "/../x.js"]
 WORDS = [b"\r\n", b"\n", b"\r\n\r\n", b"\0", b": ", b"\xff\xfe", b"chunked",
          b"Connection: close\r\n",
          b"Transfer-Encoding: chunked\r\n", b"Content-Length: 18446744073709551616\r\n",

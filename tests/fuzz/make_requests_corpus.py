@@ -11,6 +11,7 @@ import pathlib
 import sys
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES, TOKENIZE, DETOKENIZE, TEMPLATE, COUNT = range(8)
+OLLAMA_CHAT, OLLAMA_GENERATE, COMPLETION, INFILL, EMBEDDINGS, OLLAMA_SHOW = range(128, 134)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 SAY = [{"role": "user", "content": "hi"}]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}
@@ -79,6 +80,30 @@ def seeds():
         "detokenize": (DETOKENIZE, {"tokens": [1, 2, 3]}),
         "template": (TEMPLATE, {"messages": TALK, "tools": TOOLS}),
         "count": (COUNT, {"messages": SAY, "system": "s"}),
+        "chat-continued": (CHAT, {"messages": [*SAY, {"role": "assistant", "content": "so "}],
+                                  "continue_final_message": True, "ignore_eos": True,
+                                  "max_tokens": -1}),
+        "messages-prefill": (MESSAGES, {"max_tokens": 5, "messages": [*SAY, {
+            "role": "assistant", "content": [{"type": "text", "text": "<think>a"}]}]}),
+        "completions-scored": (COMPLETIONS, {"prompt": [[1, 2], [3]], "echo": True, "logprobs": 3,
+                                             "max_tokens": 0, "stream": True}),
+        "ollama-chat": (OLLAMA_CHAT, {"model": "m", "messages": [*SAY, {
+            "role": "assistant", "content": "", "thinking": "t", "tool_calls": [
+                {"function": {"name": "f", "arguments": {"a": 1}}}]}, {
+                    "role": "tool", "tool_name": "f", "content": "ok"}], "tools": TOOLS,
+            "think": "low", "logprobs": True, "top_logprobs": 2, "options": {
+                "num_predict": 5, "stop": ["a"], "seed": 3, "repeat_last_n": -1}}),
+        "ollama-load": (OLLAMA_CHAT, {"model": "m", "messages": [], "keep_alive": 0}),
+        "ollama-format": (OLLAMA_GENERATE, {"prompt": "hi", "system": "s", "format": SCHEMA,
+                                            "stream": False}),
+        "ollama-raw": (OLLAMA_GENERATE, {"prompt": "hi", "raw": True, "format": "json"}),
+        "completion": (COMPLETION, {"prompt": ["hi", [1, 2]], "n_predict": 5, "n_probs": 2,
+                                    "logit_bias": [[5, False], [6, 1.5]], "return_tokens": True,
+                                    "stream": True, "json_schema": SCHEMA}),
+        "infill": (INFILL, {"input_prefix": "a", "input_suffix": "b", "prompt": "c",
+                            "input_extra": [{"filename": "f", "text": "t"}]}),
+        "embeddings": (EMBEDDINGS, {"input": ["hi", [1, 2]], "encoding_format": "base64"}),
+        "ollama-show": (OLLAMA_SHOW, {"model": "m"}),
     }
 
 

@@ -35,6 +35,7 @@
 #include "backend/cuda/k_row_chain.h"
 #include "backend/cuda/k_route.h"
 #include "backend/cuda/k_one.h"
+#include "backend/cuda/k_head.h"
 #include "backend/cuda/k_kv.h"
 #include "backend/cuda/k_attention.h"
 #include "backend/cuda/k_delta.h"
@@ -467,7 +468,13 @@ static void add_token(uint32_t position)
     struct list head;
     add_chain(t, false, true);
     head.add(make(affine(151936, WIDTH)), input_of(t.normed), take(151936));
-    head.launch("head");
+    struct gpu_matmul_head_args last = {head.products[0]};
+    last.n_tiles = (last.p.n_across + GPU_HEAD_BLOCKS - 1) / GPU_HEAD_BLOCKS;
+    last.found = t.not_finite;
+    last.peak = (uint64_t *)take(2);
+    CHECK(cudaMallocHost((void **)&last.copy, 151936 * sizeof(float)));
+    add("head", gpu_matmul_head, (last.p.n_across + last.n_tiles - 1) / last.n_tiles, 1,
+        GPU_MATMUL_THREADS, last);
 }
 
 int main(int argc, char **argv)

@@ -315,6 +315,84 @@ static void test_peaks(void **state)
     }
 }
 
+/* ---- the output head ------------------------------------------------------------------------- */
+
+/* A head of bytes in the arena, n_rows of n_cols. */
+static struct gpu_product choose_head(uint32_t n_rows, uint32_t n_cols)
+{
+    const size_t groups = (size_t)n_rows * n_cols / 64;
+    uint32_t n_blocks[GPU_N_MATMULS] = {0};
+    used = 0;
+    struct gpu_product p = {
+        .w = {.format = {.codes = QUANT_CODES_AFFINE, .scale = GPU_PLAIN_BF16, .bits = 8,
+                         .has_bias = 1, .block = 64, .group = 64, .part_block_bytes = {64, 2, 2},
+                         .part_rows = {1, 1, 1}},
+              .n_rows = n_rows, .n_cols = n_cols, .is_interleaved = 1,
+              .parts = {take((size_t)n_rows * n_cols / 4), take(groups / 2), take(groups / 2)}},
+        .in = {.q = take(n_cols / 4), .scale = take(n_cols / 64), .offset = take(n_cols / 64)},
+        .end = n_rows, .n = 1, .y = take(n_rows + 64), .y_stride = n_rows};
+    gpu_place_product(&p, n_blocks);
+    return p;
+}
+
+static void add_head(struct list *l, const struct gpu_product *p, uint32_t n_tiles)
+{
+    ADD(l, matmul_head, over(p->n_across, n_tiles), 1, GPU_MATMUL_THREADS,
+        {.p = *p, .n_tiles = n_tiles});
+}
+
+static void add_look(struct list *l, const float *x, uint32_t n)
+{
+    uint32_t *found = take(1);
+    uint64_t *peak = any(3) > 0 ? take(2) : NULL;
+    *found = 0;
+    if (peak != NULL)
+        *peak = 0;
+    ADD(l, find_not_finite, 1, over(n, GPU_CHECK_COLUMNS), 32,
+        {.x = x, .dim = n, .found = found, .peak = peak});
+}
+
+static void add_copy(struct list *l, float *to, const float *from, uint32_t n)
+{
+    ADD(l, copy, over(n, 256), 1, 256, {.to = to, .from = from, .n = n});
+}
+
+static void test_output_heads(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 60; round++) {
+        const struct gpu_product p = choose_head(16 * (1 + any(20)), 64 * (1 + any(6)));
+        const bool has_look = any(3) > 0, has_copy = any(3) > 0;
+        struct list l = {0};
+        add_head(&l, &p, 1 + any(4));
+        if (has_look)
+            add_look(&l, p.y, p.end);
+        if (has_copy)
+            add_copy(&l, take(p.end), p.y, p.end);
+        assert_int_equal(run_both(&l), 1);
+    }
+}
+
+/* A look or a copy of other rows, or a copy to what the head uses, stays apart. */
+static void test_other_output_heads(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 60; round++) {
+        const struct gpu_product p = choose_head(16 * (2 + any(20)), 64 * (1 + any(6)));
+        struct list l = {0};
+        add_head(&l, &p, 1 + any(4));
+        switch (any(6)) {
+        case 0: add_look(&l, p.y + 1, p.end); break;
+        case 1: add_look(&l, p.y, p.end - 1); break;
+        case 2: add_copy(&l, take(p.end), p.y + 1, p.end); break;
+        case 3: add_copy(&l, take(p.end), p.y, p.end - 16); break;
+        case 4: add_copy(&l, (float *)(uintptr_t)p.in.scale - p.end + 1, p.y, p.end); break;
+        default: add_copy(&l, p.y + p.end - 1, p.y, 1); break;
+        }
+        assert_int_equal(run_both(&l), 2);
+    }
+}
+
 /* ---- the delta rule -------------------------------------------------------------------------- */
 
 #define DIM GPU_TOKEN_DIM
@@ -668,6 +746,7 @@ int main(void)
         cmocka_unit_test(test_chains),         cmocka_unit_test(test_broken_chains),
         cmocka_unit_test(test_any_order),      cmocka_unit_test(test_overlaps),
         cmocka_unit_test(test_peaks),
+        cmocka_unit_test(test_output_heads),   cmocka_unit_test(test_other_output_heads),
         cmocka_unit_test(test_delta_token),    cmocka_unit_test(test_delta_rows),
         cmocka_unit_test(test_delta_trails),
         cmocka_unit_test(test_delta_rounding), cmocka_unit_test(test_attention),

@@ -1,6 +1,7 @@
 /* Products of a token over the emulator, compared with the processor's: one input for each weight,
- * experts that the GPU finds, inputs that it activates; and many inputs of floats and halves.
+ * experts that the GPU finds, inputs that it activates, heads, many inputs of floats and halves.
  * checkkernel has few weights of these shapes. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,6 +13,8 @@
 #include "backend/cpu/levels.h"
 #include "backend/cuda/device_emulated.h"
 #include "backend/cuda/formats.h"
+#include "backend/not_finite.h"
+#include "backend/peak.h"
 #include "base/mem.h"
 #include "quant/interleave.h"
 
@@ -49,6 +52,7 @@ struct product {
     _Alignas(64) float scratch[KERNEL_MATMUL_SCRATCH(MAX_COLS, 1)];
     uint32_t n;
     bool is_found, is_activated, has_bias;
+    bool is_broken; /* a value of its result is NaN */
     struct activation activation;
     uint8_t *parts; /* [MAX_EXPERTS, PART_BYTES] */
 };
@@ -304,6 +308,97 @@ static void test_choice(void **state)
     free_product(p);
 }
 
+/* What the head's launch leaves beside the product: whether all values are finite, the first of the
+ * highest ones, and a copy. */
+static void check_head(struct product *p, const float *copy, uint32_t found, uint64_t peak)
+{
+    const uint32_t n = p->w[0].n_rows;
+    uint32_t best = 0;
+    for (uint32_t r = 0; r < n; r++)
+        best = p->expected[r] > p->expected[best] ? r : best;
+    assert_memory_equal(p->y, p->expected, n * sizeof *p->y);
+    assert_memory_equal(copy, p->expected, n * sizeof *copy);
+    if (p->is_broken)
+        assert_int_equal(found, not_finite_code(0, true));
+    else
+        assert_int_equal(found, 0);
+    if (!p->is_broken)
+        assert_int_equal(peak_index(peak), best);
+}
+
+static void launch_head(struct product *p, uint32_t n_tiles)
+{
+    static float copy[MAX_ROWS];
+    struct gpu_device *gpu = device_emulated();
+    struct gpu_matmul_head_args args = {
+        .p = {.w = gpu_weight_of(&p->w[0]), .in = {p->x, p->q, p->scale, p->offset, p->sum},
+              .end = p->w[0].n_rows, .n = 1, .y = p->y, .y_stride = p->w[0].n_rows,
+              .bias = p->has_bias ? p->bias : NULL},
+        .n_tiles = n_tiles, .copy = copy};
+    uint32_t all[GPU_N_MATMULS] = {0}, found = 0;
+    uint64_t peak = 0;
+    args.found = &found;
+    args.peak = &peak;
+    gpu_place_product(&args.p, all);
+    struct gpu_command command = {
+        .launch = {.kernel = GPU_KERNEL_matmul_head,
+                   .n_blocks_x = (args.p.n_across + n_tiles - 1) / n_tiles, .n_blocks_y = 1,
+                   .n_threads = GPU_MATMUL_THREADS},
+        .args_bytes = sizeof args};
+    memcpy(command.args, &args, sizeof args);
+    gpu->ops->submit(gpu, &(struct gpu_batch){.commands = &command, .n = 1});
+    check_head(p, copy, found, peak);
+}
+
+/* Rows that a block computes tile after tile. */
+static void test_head(void **state)
+{
+    struct product *p = new_product();
+    struct kernels k;
+    (void)state;
+    k_ref_init(&k);
+    for (int round = 0; round < 60; round++) {
+        const bool is_wide = round % 2 == 0;
+        make_weights(p, is_wide ? "affine8-g64" : "affine4-g64", 16 * (1 + any(MAX_ROWS / 16)),
+                     64 * (1 + any(round % 5 == 0 ? is_wide ? 32 : 64 : 12)));
+        p->is_found = p->is_activated = false;
+        p->has_bias = any(2) == 0;
+        p->is_broken = p->has_bias && any(3) == 0;
+        p->n = 1;
+        make_inputs(p, &k);
+        p->pick[0] = p->place[0] = 0;
+        if (p->is_broken)
+            p->bias[any(p->w[0].n_rows)] = NAN;
+        compute(p, &k);
+        launch_head(p, 1 + any(5));
+    }
+    p->is_broken = false;
+    free_product(p);
+}
+
+/* Only long ones that are read whole are computed so. */
+static void test_which_heads(void **state)
+{
+    struct gpu_product p = {.n = 1, .end = 1u << 17};
+    (void)state;
+    p.w = (struct gpu_weight){.format = {.codes = QUANT_CODES_AFFINE, .bits = 4, .has_bias = 1,
+                                         .group = 64},
+                              .n_rows = p.end, .n_cols = 2048, .is_interleaved = 1};
+    assert_true(gpu_is_head(&p));
+    p.end = 32 * GPU_HEAD_BLOCKS;
+    assert_false(gpu_is_head(&p));
+    p.end += 32;
+    assert_true(gpu_is_head(&p));
+    p.n = 2;
+    assert_false(gpu_is_head(&p));
+    p.n = 1;
+    p.w.n_cols = 4096 + 64;
+    assert_false(gpu_is_head(&p));
+    p.w.n_cols = 2048;
+    p.w.format.group = 32;
+    assert_false(gpu_is_head(&p));
+}
+
 static void test_floats(void **state)
 {
     static const char *const formats[] = {"bf16", "f16", "f32"};
@@ -326,6 +421,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_codes),
                                        cmocka_unit_test(test_few_rows),
                                        cmocka_unit_test(test_choice),
+                                       cmocka_unit_test(test_head),
+                                       cmocka_unit_test(test_which_heads),
                                        cmocka_unit_test(test_floats)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 """The faults that mutate.py plants. Each must be noticed by every test it names."""
 import faults_cluster
 import faults_cuda
+import faults_disks
 import faults_draft
 import faults_engine
 import faults_families
@@ -9,6 +10,7 @@ import faults_native
 import faults_pull
 import faults_server
 
-FAULTS = (faults_cluster.FAULTS + faults_cuda.FAULTS + faults_draft.FAULTS +
-          faults_engine.FAULTS + faults_families.FAULTS + faults_gpt_oss.FAULTS +
-          faults_native.FAULTS + faults_pull.FAULTS + faults_server.FAULTS)
+FAULTS = (faults_cluster.FAULTS + faults_cuda.FAULTS + faults_disks.FAULTS +
+          faults_draft.FAULTS + faults_engine.FAULTS + faults_families.FAULTS +
+          faults_gpt_oss.FAULTS + faults_native.FAULTS + faults_pull.FAULTS +
+          faults_server.FAULTS)

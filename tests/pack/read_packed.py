@@ -59,6 +59,31 @@ def check(what, data, expected):
         raise ValueError(f"{what} does not have its checksum")
 
 
+def folders_of(folder):
+    """Returns the folders that have parts of the experts, section "disks.json"."""
+    path = folder / "disks.json"
+    disks = json.loads(path.read_text()) if path.exists() else {"layout": "mirror"}
+    if disks["layout"] == "mirror":
+        return [folder]
+    return [folder if i == disks["here"] else folder / name
+            for i, name in enumerate(disks["folders"])]
+
+
+def records(folder, layer):
+    """Returns all records of a layer, put together from the parts in each folder."""
+    sizes = layer.get("parts", [layer["record_bytes"]])
+    folders = folders_of(folder)
+    if len(folders) != len(sizes) or sum(sizes) != layer["record_bytes"] or \
+            any(size % 4096 for size in sizes):
+        raise ValueError(f"layer {layer['layer']}: parts {sizes} in {len(folders)} folders")
+    data = [(place / layer["file"]).read_bytes() for place in folders]
+    for part, size in zip(data, sizes):
+        if len(part) != size * layer["n_experts"]:
+            raise ValueError(f"{layer['file']}: {len(part)} bytes")
+    return b"".join(part[e * size:(e + 1) * size] for e in range(layer["n_experts"])
+                    for part, size in zip(data, sizes))
+
+
 def read_layer(folder, layer):
     at, matrices = 0, {}
     for name in ("gate", "up", "down"):
@@ -67,9 +92,7 @@ def read_layer(folder, layer):
     record = -(-at // 4096) * 4096
     if record != layer["record_bytes"]:
         raise ValueError(f"layer {layer['layer']}: a record has {record} bytes")
-    data = (folder / layer["file"]).read_bytes()
-    if len(data) != record * layer["n_experts"]:
-        raise ValueError(f"{layer['file']}: {len(data)} bytes")
+    data = records(folder, layer)
     for e, expected in enumerate(layer["xxh3_128"]):
         check(f"expert {e} of layer {layer['layer']}", data[e * record:(e + 1) * record], expected)
     return matrices, record
@@ -90,9 +113,7 @@ def matrix(folder, layer, expert, name):
     and scales of mxfp4-g32, int4-g32 and fp8."""
     placed, record = read_layer(folder, layer)
     m = layer[name]
-    with open(folder / layer["file"], "rb") as f:
-        f.seek(expert * record)
-        data = f.read(record)
+    data = records(folder, layer)[expert * record:(expert + 1) * record]
     part = [data[at:at + size] for at, size in placed[name]]
     if "interleaved" in m:
         unit = 1 if m["format"] == "mxfp4-g32" else 2
@@ -118,11 +139,12 @@ def read(folder):
     if not text.endswith(seal):
         raise ValueError("model.json does not end with its seal")
     check("model.json", text[:-len(seal)], model["self"])
-    if model["format"] != "flashmoe-packed" or model["version"] not in (1, 2):
-        raise ValueError("not a pack of version 1 or 2")
+    if model["format"] != "flashmoe-packed" or model["version"] not in (1, 2, 3):
+        raise ValueError("not a pack of version 1 to 3")
     interleaved = any("interleaved" in layer[name] for layer in model["experts"]
                       for name in ("gate", "up", "down"))
-    if interleaved != (model["version"] == 2):
+    is_split = any("parts" in layer for layer in model["experts"])
+    if model["version"] != (3 if is_split else 2 if interleaved else 1):
         raise ValueError(f"version {model['version']}, interleaved: {interleaved}")
     dense, at = (folder / "dense.bin").read_bytes(), 0
     for t in model["dense"]["tensors"]:

@@ -85,18 +85,6 @@ static struct rows row_ends(struct rows rows, size_t at, size_t n, uint8_t to[LA
     return (struct rows){to, SPAN};
 }
 
-/* Prefetches the same place of the next sixteen rows into the L2 cache. Prefetching into L1 is a
- * tenth slower because it has few miss buffers. Prefetching line after line is a tenth slower,
- * too. */
-INLINE void prefetch_rows(struct rows rows, size_t at)
-{
-    const uint8_t *p = rows.p + at + LANES * rows.stride;
-    UNROLL for (unsigned r = 0; r < LANES; r++, p += rows.stride) {
-        OPAQUE(p);
-        __builtin_prefetch(p, 0, 2);
-    }
-}
-
 /* A few tokens against a row block. */
 struct few {
     struct rows rows, scales, biases;
@@ -212,8 +200,9 @@ INLINE void few_run(struct layout l, const struct few *few, unsigned n_tokens,
         acc[t] = vf_zero();
     for (size_t column = 0; column < few->n_cols; column += l.unit) {
         size_t at = column / l.block * l.bytes, n = few->n_cols - column;
-        for (; l.codes != QUANT_CODES_AFFINE && fetched <= at; fetched += 64)
-            prefetch_rows(few->rows, fetched);
+        const size_t reached = at + column % l.block * l.bytes / l.block;
+        for (; l.codes != QUANT_CODES_AFFINE && fetched <= reached; fetched += 16)
+            fetch_quarter(few->rows, fetched);
         few_scales_at(l, few, column, g, &scales);
         if (l.codes == QUANT_CODES_AFFINE && n < l.unit) {
             rows = row_ends(rows, at, n / 8 * l.bits, ends);

@@ -338,6 +338,67 @@ static size_t fuse_route(struct gpu_command *commands, size_t n, uint32_t *count
     return 2;
 }
 
+/* ---- heads ----------------------------------------------------------------------------------- */
+
+_Static_assert(sizeof(struct gpu_matmul_head_args) <= GPU_MAX_ARGS, "a command holds it");
+
+/* Whether a piece is apart from all that a head reads and writes. Weights are never written. */
+static bool is_apart_from(const struct gpu_product *p, const void *at, uint64_t bytes)
+{
+    const uint64_t n_groups = p->w.n_cols / p->w.format.group, rows = p->end * sizeof(float);
+    const struct range uses[] = {{p->y, rows}, {p->bias, rows}, {p->in.q, p->w.n_cols},
+                                 {p->in.scale, n_groups * sizeof(float)},
+                                 {p->in.offset, n_groups * sizeof(float)}};
+    bool is_apart = true;
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
+        is_apart = is_apart && !overlap((struct range){at, bytes}, uses[i]);
+    return is_apart;
+}
+
+/* Whether the command looks at all rows of the head. */
+static bool looks_at(const struct gpu_command *c, const struct gpu_product *p)
+{
+    const struct gpu_find_not_finite_args *f = ARGS_OF(c, find_not_finite);
+    return c->launch.kernel == GPU_KERNEL_find_not_finite && c->launch.n_blocks_x == 1 &&
+           f->x == p->y && f->dim == p->end && is_apart_from(p, f->found, sizeof *f->found) &&
+           is_apart_from(p, f->peak, sizeof *f->peak);
+}
+
+/* Whether it copies them. */
+static bool gives(const struct gpu_command *c, const struct gpu_matmul_head_args *h)
+{
+    const struct gpu_copy_args *copy = ARGS_OF(c, copy);
+    const uint64_t bytes = copy->n * sizeof(float);
+    const struct range to = {copy->to, bytes};
+    return c->launch.kernel == GPU_KERNEL_copy && copy->from == h->p.y && copy->n == h->p.end &&
+           is_apart_from(&h->p, copy->to, bytes) &&
+           !overlap(to, (struct range){h->found, sizeof *h->found}) &&
+           !overlap(to, (struct range){h->peak, sizeof *h->peak});
+}
+
+/* Joins a head with the look at what it wrote and with the copy of it. */
+static size_t fuse_head(struct gpu_command *commands, size_t n)
+{
+    size_t used = 1;
+    struct gpu_matmul_head_args args;
+    if (commands[0].launch.kernel != GPU_KERNEL_matmul_head)
+        return 1;
+    memcpy(&args, commands[0].args, sizeof args);
+    if (args.p.begin != 0 || args.p.y_first != 0)
+        return 1;
+    if (used < n && looks_at(&commands[used], &args.p)) {
+        const struct gpu_find_not_finite_args *look = ARGS_OF(&commands[used++], find_not_finite);
+        args.found = look->found;
+        args.peak = look->peak;
+    }
+    if (used < n && gives(&commands[used], &args)) {
+        const struct gpu_copy_args *copy = ARGS_OF(&commands[used++], copy);
+        args.copy = copy->to;
+    }
+    memcpy(commands[0].args, &args, sizeof args);
+    return used;
+}
+
 size_t cuda_fuse(struct gpu_command *commands, size_t n, uint32_t *counter)
 {
     size_t kept = 0, used;
@@ -347,6 +408,8 @@ size_t cuda_fuse(struct gpu_command *commands, size_t n, uint32_t *counter)
             used = fuse_heads(commands + i, n - i);
         if (used == 1)
             used = fuse_route(commands + i, n - i, counter);
+        if (used == 1)
+            used = fuse_head(commands + i, n - i);
         if (used == 1)
             used = fuse_rows(commands + i, n - i);
         if (kept != i)

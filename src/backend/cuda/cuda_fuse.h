@@ -14,6 +14,7 @@ extern "C" {
  *   expert_sum, add_gated or add, add, find_not_finite, rms_norm, quantize   into row_chain
  *   delta_close, delta_token or merge, quantize                              into the first
  *   matmul_one, route of one row                                             into the first
+ *   matmul_head, find_not_finite of its rows, copy of them                   into the first
  * where each works on what the one before has written, but for the last. The counter is in the
  * GPU's memory, 0 between launches. */
 size_t cuda_fuse(struct gpu_command *commands, size_t n, uint32_t *counter);

@@ -114,6 +114,13 @@ static void launch_list(struct backend_cuda *cuda, const struct product_list *li
                     {all});
 }
 
+static void launch_head(struct backend_cuda *cuda, const struct gpu_product *p)
+{
+    const uint32_t n_tiles = (uint32_t)cuda_over(p->n_across, GPU_HEAD_BLOCKS);
+    CUDA_LAUNCH(cuda, matmul_head, cuda_over(p->n_across, n_tiles), 1, GPU_MATMUL_THREADS,
+                {.p = *p, .n_tiles = n_tiles});
+}
+
 void cuda_matmul(struct backend *be, const struct backend_product *products, size_t n)
 {
     struct backend_cuda *cuda = cuda_of(be);
@@ -125,7 +132,10 @@ void cuda_matmul(struct backend *be, const struct backend_product *products, siz
                                                 .in = input_for(cuda, products[i].w),
                                                 .n = (uint32_t)cuda->n, .y = products[i].y,
                                                 .bias = products[i].bias});
-    launch_list(cuda, &list);
+    if (list.n == 1 && gpu_is_head(&list.products[0]))
+        launch_head(cuda, &list.products[0]);
+    else
+        launch_list(cuda, &list);
 }
 
 /* ---- single heads ---------------------------------------------------------------------------- */

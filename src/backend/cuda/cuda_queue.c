@@ -192,8 +192,15 @@ void cuda_queue_bring(struct cuda_queue *q, void *to, const void *from, uint64_t
     cuda_queue_add(q, &launch, &args, sizeof args);
 }
 
+/* A kernel begins at once, copy engines begin later. */
 void cuda_queue_download(struct cuda_queue *q, void *to, const void *from, uint64_t bytes)
 {
+    if (bytes == 0)
+        return;
+    if (is_small(to, from, bytes) && q->device->ops->is_seen(q->device, to, bytes)) {
+        add_copy(q, to, from, bytes);
+        return;
+    }
     cuda_queue_submit(q);
     q->device->ops->download(q->device, to, from, bytes);
     q->n_submitted++;

@@ -65,6 +65,8 @@ struct gpu_device_ops {
     void (*finish)(struct gpu_device *d);
     /* From the host's memory, in the queue. Addresses and bytes are multiples of 4. */
     void (*upload)(struct gpu_device *d, void *to, const void *from, uint64_t bytes);
+    /* Whether kernels may write to that piece of the host's memory. */
+    bool (*is_seen)(struct gpu_device *d, const void *at, uint64_t bytes);
     /* To the host's memory, in the queue. */
     void (*download)(struct gpu_device *d, void *to, const void *from, uint64_t bytes);
 

@@ -56,15 +56,6 @@ static __global__ void take_words(uint32_t *to, const uint32_t *from, uint32_t n
         to[i] = word;
 }
 
-/* To the host's memory. */
-static __global__ void give_quads(uint4 *to, const uint4 *from, uint32_t n)
-{
-    const uint32_t i = blockIdx.x * COPY_THREADS + threadIdx.x;
-    gpu_wait();
-    if (i < n)
-        to[i] = from[i];
-}
-
 /* One block: n words, then the number that says that they are there. */
 static __global__ void post_mail(struct mail *mail, const uint32_t *from, uint32_t n,
                                  uint32_t number)
@@ -217,19 +208,6 @@ static cudaError_t copies_fetch(struct copies *c, void *to, const void *from, ui
     if (rc == cudaSuccess)
         memcpy(to, c->mail->words, bytes);
     return rc;
-}
-
-static bool copies_give_suits(const void *to, const void *from, uint64_t bytes)
-{
-    return (bytes | (uintptr_t)to | (uintptr_t)from) % sizeof(uint4) == 0;
-}
-
-/* Copies what suits to pinned memory, in the queue. */
-static cudaError_t copies_give(struct copies *c, void *to, const void *from, uint64_t bytes)
-{
-    uint32_t n = (uint32_t)(bytes / sizeof(uint4));
-    void *args[] = {&to, &from, &n};
-    return start_copy(c, (const void *)give_quads, n_copy_blocks(n), args, true);
 }
 
 #endif

@@ -14,8 +14,7 @@
 /* The oldest architecture that the kernels are compiled for. */
 #define MIN_MAJOR 8
 
-/* Up to so many bytes a kernel writes to the host's pinned memory: copy engines begin later. */
-#define KERNEL_DOWNLOAD_BYTES (1u << 20)
+#define HOST_PAGE_BYTES (2u << 20) /* where the host's pinned memory begins */
 #define N_PINNED 64 /* pieces of pinned memory that are remembered */
 
 /* A batch that comes again is kept as a graph: its kernels then start without the host. */
@@ -216,8 +215,9 @@ static void remember_pinned(struct cuda_device *c, void *at, uint64_t bytes)
         (void)cudaGetLastError();
 }
 
-static bool is_pinned(struct cuda_device *c, const void *at, uint64_t bytes)
+static bool is_seen(struct gpu_device *d, const void *at, uint64_t bytes)
 {
+    struct cuda_device *c = cuda_of(d);
     bool is_found = false;
     pthread_mutex_lock(&c->lock);
     for (unsigned i = 0; i < N_PINNED && !is_found; i++) {
@@ -227,27 +227,6 @@ static bool is_pinned(struct cuda_device *c, const void *at, uint64_t bytes)
     }
     pthread_mutex_unlock(&c->lock);
     return is_found;
-}
-
-static void *host_make(struct gpu_device *d, uint64_t bytes)
-{
-    void *at = NULL;
-    if (is_broken(d))
-        return NULL;
-    if (cudaMallocHost(&at, bytes) == cudaSuccess) {
-        remember_pinned(cuda_of(d), at, bytes);
-        return at;
-    }
-    (void)cudaGetLastError();
-    return NULL;
-}
-
-static void host_free(struct gpu_device *d, void *at)
-{
-    if (at == NULL || is_broken(d))
-        return;
-    replace_pinned(cuda_of(d), at, {});
-    cudaFreeHost(at);
 }
 
 static bool pin(struct gpu_device *d, void *at, uint64_t bytes)
@@ -268,6 +247,27 @@ static void unpin(struct gpu_device *d, void *at, uint64_t)
         return;
     replace_pinned(cuda_of(d), at, {});
     check(d, "unlocking memory", cudaHostUnregister(at));
+}
+
+/* Memory of the process that is locked then. In pages that the driver maps, the system refuses to
+ * read files past its cache ("Bad address"). */
+static void *host_make(struct gpu_device *d, uint64_t bytes)
+{
+    void *at = NULL;
+    if (is_broken(d) || posix_memalign(&at, HOST_PAGE_BYTES, bytes) != 0)
+        return NULL;
+    if (pin(d, at, bytes))
+        return at;
+    free(at);
+    return NULL;
+}
+
+static void host_free(struct gpu_device *d, void *at)
+{
+    if (at == NULL)
+        return;
+    unpin(d, at, 0);
+    free(at);
 }
 
 static uint64_t free_bytes(struct gpu_device *d)
@@ -486,12 +486,7 @@ static void upload(struct gpu_device *d, void *to, const void *from, uint64_t by
 static void download(struct gpu_device *d, void *to, const void *from, uint64_t bytes)
 {
     struct cuda_device *c = cuda_of(d);
-    if (is_broken(d) || bytes == 0)
-        return;
-    if (bytes <= KERNEL_DOWNLOAD_BYTES && copies_give_suits(to, from, bytes) &&
-        is_pinned(c, to, bytes))
-        check(d, "downloading", copies_give(&c->copies, to, from, bytes));
-    else
+    if (!is_broken(d))
         check(d, "downloading",
               cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->queue));
 }
@@ -557,7 +552,7 @@ static void close(struct gpu_device *d)
 
 static const struct gpu_device_ops cuda_ops = {
     close, make, release_block, reserve, release, map, unmap, submit, copy, clear, fetch, fill,
-    finish, upload, download, mark, transfer, join, settle, pin, unpin, host_make,
+    finish, upload, is_seen, download, mark, transfer, join, settle, pin, unpin, host_make,
     host_free, free_bytes, failure};
 
 template <class F> static bool find(const char *name, F *call)

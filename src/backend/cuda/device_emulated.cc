@@ -155,6 +155,11 @@ static void clear(struct gpu_device *, void *at, uint64_t bytes)
 
 static void finish(struct gpu_device *) {}
 
+static bool is_seen(struct gpu_device *, const void *, uint64_t)
+{
+    return true;
+}
+
 static uint64_t mark(struct gpu_device *)
 {
     return 1;
@@ -198,8 +203,8 @@ struct gpu_device *device_emulated(void)
 {
     static const struct gpu_device_ops ops = {
         close, make, release_block, reserve, release, map, unmap, submit, move, clear,
-        move, move, finish, move, move, mark, transfer, settle, settle, pin, unpin, host_make,
-        host_release, free_bytes, failure};
+        move, move, finish, move, is_seen, move, mark, transfer, settle, settle, pin, unpin,
+        host_make, host_release, free_bytes, failure};
     /* Small pages: of small models too, memory is given back soon. */
     static struct gpu_device device = {&ops, "emulated", 1ull << 34, 4096};
     return &device;

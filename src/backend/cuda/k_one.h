@@ -176,19 +176,17 @@ GPU_FN void gpu_one_dot_bytes(const struct gpu_four *words, const struct gpu_fou
                                        sum[r]);
 }
 
-/* Multiplies slice s of the input's, or none; leaves [groups, 16 rows] of factor, sum, bias,
- * offset in slot s - from. Row r lies at r % 4 * 4 + r / 4. The warp meets. */
-template <uint32_t GROUP, gpu_one_kind KIND, class input>
-GPU_FN void gpu_one_multiply(unsigned plain, const struct gpu_slice<GROUP, KIND> &slice,
-                             const input &in, uint32_t s, uint32_t from, bool is_there,
-                             gpu_shared<float> to)
+/* Multiplies slice s, or none, with the input's columns; leaves [groups, 16 rows] of factor, sum,
+ * bias, offset in slot s - from. Row r lies at r % 4 * 4 + r / 4. The warp meets. */
+template <uint32_t GROUP, gpu_one_kind KIND>
+GPU_FN void gpu_one_multiply_columns(unsigned plain, const struct gpu_slice<GROUP, KIND> &slice,
+                                     const struct gpu_one_columns<GROUP, KIND> &x, uint32_t s,
+                                     uint32_t from, bool is_there, gpu_shared<float> to)
 {
     using kind = gpu_slice<GROUP, KIND>;
     constexpr uint32_t n_groups = kind::n_groups, per_group = kind::n_words / n_groups;
     constexpr bool has_bias = kind::has_bias;
     constexpr int32_t zero = KIND == GPU_FP4 ? CODES_MXFP4_ZERO : CODES_INT4_ZERO;
-    struct gpu_one_columns<GROUP, KIND> x;
-    in.template take<GROUP, KIND>(is_there ? s * kind::n_cols : 0, x);
     GPU_UNROLL
     for (uint32_t j = 0; j < n_groups; j++) {
         const float offset = has_bias ? x.offset[j] : 0;
@@ -213,6 +211,17 @@ GPU_FN void gpu_one_multiply(unsigned plain, const struct gpu_slice<GROUP, KIND>
                                has_bias ? gpu_half_of(plain, slice.bias[j], r) : 0, offset}});
         }
     }
+}
+
+/* The same with columns that are still to be read. */
+template <uint32_t GROUP, gpu_one_kind KIND, class input>
+GPU_FN void gpu_one_multiply(unsigned plain, const struct gpu_slice<GROUP, KIND> &slice,
+                             const input &in, uint32_t s, uint32_t from, bool is_there,
+                             gpu_shared<float> to)
+{
+    struct gpu_one_columns<GROUP, KIND> x;
+    in.template take<GROUP, KIND>(is_there ? s * gpu_slice<GROUP, KIND>::n_cols : 0, x);
+    gpu_one_multiply_columns<GROUP, KIND>(plain, slice, x, s, from, is_there, to);
 }
 
 /* Adds a group to the sum of a row. */

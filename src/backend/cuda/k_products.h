@@ -38,7 +38,8 @@ GPU_FN void gpu_round_group(const float x[GPU_GROUP_VALUES], uint32_t group,
     GPU_UNROLL
     for (uint32_t j = 0; j < GPU_GROUP_VALUES; j++) {
         const uint32_t i = j * GPU_WARP + gpu_lane();
-        const int8_t q = (int8_t)(uint8_t)fmath_bits_of_float(fmaf(x[j], inverse, magic));
+        const uint32_t bits = fmath_bits_of_float(fmaf(x[j], inverse, magic));
+        const int8_t q = max_bits < GPU_INFINITY_BITS ? (int8_t)(uint8_t)bits : 0;
         if (i < group) {
             to.q[i] = q;
             total += q;
@@ -332,10 +333,13 @@ GPU_FN size_t gpu_input_row(const struct gpu_product &p, uint32_t t)
     return p.pick != NULL ? p.pick[t] : t;
 }
 
-GPU_FN void gpu_write(const struct gpu_product &p, uint32_t t, uint32_t r, float value)
+/* Returns what it wrote. */
+GPU_FN float gpu_write(const struct gpu_product &p, uint32_t t, uint32_t r, float value)
 {
     const size_t place = p.place != NULL ? p.place[t] : t;
-    p.y[place * p.y_stride + (r - p.y_first)] = p.bias != NULL ? value + p.bias[r] : value;
+    const float whole = p.bias != NULL ? value + p.bias[r] : value;
+    p.y[place * p.y_stride + (r - p.y_first)] = whole;
+    return whole;
 }
 
 /* The product that this block belongs to, and which part of it. */

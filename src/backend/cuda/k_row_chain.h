@@ -112,8 +112,10 @@ GPU_FN struct gpu_rounded_unit gpu_round_values(const float x[GPU_UNIT_VALUES], 
     GPU_UNROLL
     for (unsigned j = 0; j < GPU_UNIT_VALUES; j++)
         q[j] = fmath_bits_of_float(fmaf(x[j], inverse, magic));
-    const uint32_t packed = gpu_permute(gpu_permute(q[0], q[1], 0x0040),
-                                        gpu_permute(q[2], q[3], 0x0040), 0x5410);
+    const uint32_t low = gpu_permute(gpu_permute(q[0], q[1], 0x0040),
+                                     gpu_permute(q[2], q[3], 0x0040), 0x5410);
+    /* The bits of a NaN are the machine's: such a group, or an infinite one, has zeros. */
+    const uint32_t packed = max_bits < GPU_INFINITY_BITS ? low : 0;
     int32_t total = is_there ? gpu_dot4((int32_t)packed, 0x01010101, 0) : 0;
     for (unsigned mask = 1; mask < n_lanes; mask *= 2)
         total += gpu_shuffle_xor(total, mask);

@@ -44,6 +44,7 @@ struct gpu_embed_args {
  * Grid: groups of all rows / GPU_QUANTIZE_WARPS rounded up, 1, 32 * GPU_QUANTIZE_WARPS. */
 #define GPU_QUANTIZE_WARPS 4
 #define GPU_MIN_SCALED 0x1p-100f /* KERNEL_MIN_SCALED */
+#define GPU_INFINITY_BITS 0x7f800000u
 struct gpu_quantize_args {
     const float *x;    /* [n_groups, group]: of all rows */
     uint64_t n_groups;

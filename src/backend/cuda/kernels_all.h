@@ -25,6 +25,7 @@
 #include "backend/cuda/k_row_chain.h"
 #include "backend/cuda/k_route.h"
 #include "backend/cuda/k_one.h"
+#include "backend/cuda/k_head.h"
 #include "backend/cuda/k_kv.h"
 #include "backend/cuda/k_attention.h"
 #include "backend/cuda/k_chosen.h"

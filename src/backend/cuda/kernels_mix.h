@@ -153,6 +153,18 @@ struct gpu_matmul_one_args {
     struct gpu_route_args route;
 };
 
+/* A product of one input with so many rows that a block computes n_tiles tiles, one after the other
+ * (gpu_is_head). With `found` and `peak` it also does what gpu_find_not_finite does with y as one
+ * row, and with `copy` it writes y there as well. Grid: tiles / n_tiles rounded up, 1,
+ * GPU_MATMUL_THREADS. */
+struct gpu_matmul_head_args {
+    struct gpu_product p;
+    uint32_t n_tiles;
+    uint32_t *found; /* or NULL */
+    uint64_t *peak;  /* or NULL */
+    float *copy;     /* or NULL; may be the host's memory */
+};
+
 /* Cache-biased routing, for a few rows: one thread. Grid: 1, 1, 32. */
 struct gpu_prefer_args {
     struct backend_preference p; /* its lists lie in the GPU's memory; the router is the next one */

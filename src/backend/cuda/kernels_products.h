@@ -117,6 +117,7 @@ struct gpu_product {
 #define GPU_ONE_SLICE 64u       /* columns of a thread */
 #define GPU_ONE_BYTES_SLICE 32u /* the same with codes of eight bits */
 #define GPU_ONE_HIDDEN 4096u
+#define GPU_HEAD_BLOCKS 264u     /* at most, of gpu_matmul_head: two on each of 132 processors */
 #define GPU_PLAIN_TILES 32u     /* rows and inputs of a block */
 #define GPU_PLAIN_MANY 16u      /* rows and inputs of a block */
 

@@ -103,6 +103,19 @@ SHARED_HOST_FN struct gpu_tile_size gpu_tile_size_of(const struct gpu_product *p
     return size;
 }
 
+/* Whether gpu_matmul_head computes it: whole rows at a time, and more tiles than blocks that a
+ * large GPU runs side by side. */
+SHARED_HOST_FN bool gpu_is_head(const struct gpu_product *p)
+{
+    const struct gpu_weight *w = &p->w;
+    const uint32_t slice = w->format.bits == 8 ? GPU_ONE_BYTES_SLICE : GPU_ONE_SLICE;
+    return p->n == 1 && p->bases == NULL && p->up == NULL && p->pick == NULL && p->place == NULL &&
+           gpu_kind_of(p) == GPU_MATMUL_ONE && w->is_interleaved && w->format.has_bias &&
+           w->format.codes == QUANT_CODES_AFFINE && w->format.group == 64 &&
+           w->n_cols <= GPU_ONE_WARPS * 8 * slice &&
+           (p->end - p->begin) / gpu_tile_size_of(p).rows > GPU_HEAD_BLOCKS;
+}
+
 /* Gives a product its blocks in a launch of its kind, behind those that are there. */
 SHARED_HOST_FN void gpu_place_product(struct gpu_product *p, uint32_t n_blocks[GPU_N_MATMULS])
 {

@@ -1,0 +1,137 @@
+/* GBNF: what compiles, what does not and why, and what fits. tests/clients/gbnf_test.py compares
+ * more with another implementation. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+/* after the headers that it needs */
+#include <cmocka.h>
+
+#include "grammar/gbnf_machine.h"
+
+static const struct token_trie no_tokens = {.longest = 1};
+
+/* Returns 2 if the text fits as a whole, 1 if it may go on, 0 if it does not fit. */
+static int fits(const char *grammar, const char *text)
+{
+    struct gbnf *g;
+    struct gbnf_machine *m;
+    struct fm_error err = {0};
+    if (gbnf_compile(grammar, strlen(grammar), &g, &err) != 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(gbnf_machine_open(g, &no_tokens, &m, &err), 0);
+    int found = 0;
+    for (int i = 0; i < 2; i++) { /* again after a reset */
+        int rc = 0;
+        for (const char *c = text; rc == 0 && *c != '\0'; c++)
+            rc = gbnf_machine_accept_bytes(m, c, 1, &err);
+        found = rc != 0 ? 0 : gbnf_machine_may_end(m) ? 2 : 1;
+        gbnf_machine_reset(m);
+    }
+    gbnf_machine_close(m);
+    return found;
+}
+
+static void refuses(const char *grammar, const char *why)
+{
+    struct gbnf *g = NULL;
+    struct fm_error err = {0};
+    assert_int_equal(gbnf_compile(grammar, strlen(grammar), &g, &err), FM_ERR_ARG);
+    assert_null(g);
+    if (strstr(err.text, why) == NULL)
+        fail_msg("'%s' is not in: %s", why, err.text);
+}
+
+static void test_texts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *grammar, *text;
+        int fits;
+    } cases[] = {
+        {"root ::= \"ab\" | \"ac\"", "ab", 2},
+        {"root ::= \"ab\" | \"ac\"", "a", 1},
+        {"root ::= \"ab\" | \"ac\"", "ad", 0},
+        {"root ::= \"\"", "", 2},
+        {"root ::= [a-c]{2,3}", "ab", 2},
+        {"root ::= [a-c]{2,3}", "abca", 0},
+        {"root ::= [a-c]{2}", "abc", 0},
+        {"root ::= [a-c]{2,}", "abcabc", 2},
+        {"root ::= \"x\"{0}", "x", 0},
+        {"root ::= . .", "\n\xe6\x97\xa5", 2},
+        {"root ::= [^a]", "\xe6\x97", 1},
+        {"root ::= [a-z]", "\xe6", 0},
+        {"root ::= .", "\xed\xa0", 0},      /* a surrogate */
+        {"root ::= .", "\xc0", 0},          /* a second spelling */
+        {"root ::= .", "\xf0\x80", 0},
+        {"root ::= \"\\x41\\u00e9\\U0001F600\\\"\\\\\"", "A\xc3\xa9\xf0\x9f\x98\x80\"\\", 2},
+        {"root ::= [\\]\\[a-]+", "][-a", 2},
+        {"root ::= (\"a\"? \"b\"?)*", "abba", 2},
+        {"root ::= a* \"z\"\na ::= b?\nb ::= \"b\"", "bbz", 2},
+        {"root ::= \"a\" root | \"b\"", "aaab", 2},
+        {"root ::= \"a\" | \"b\" never\nnever ::= \"c\" never", "b", 0},
+        {"# first\nroot ::= x # then\n\n  | y\nx ::= \"x\"\ny ::= (\n \"y\"\n)\n", "y", 2},
+        {"root ::= x-1\r\nx-1 ::= \"q\"\r\n", "q", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        if (fits(cases[i].grammar, cases[i].text) != cases[i].fits)
+            fail_msg("%s: '%s'", cases[i].grammar, cases[i].text);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refuses("", "no rule 'root'");
+    refuses("root ::= other", "'other' is not defined");
+    refuses("\nroot ::= \"a\"\nroot ::= \"b\"", "line 3 of the grammar: a rule is defined twice");
+    refuses("root = \"a\"", "'::='");
+    refuses("root ::= \"a", "no end");
+    refuses("root ::= [a", "no end");
+    refuses("root ::= (\"a\"", "lacks its ')'");
+    refuses("root ::= \"a\")", "neither");
+    refuses("root ::= * \"a\"", "nothing to repeat");
+    refuses("root ::= \"a\"{2,1}", "m up to n");
+    refuses("root ::= \"a\"{2001}", "beyond 2000");
+    refuses("root ::= \"a\"{x}", "{m}");
+    refuses("root ::= \"\\q\"", "escape is unknown");
+    refuses("root ::= \"\\xg0\"", "hexadecimal");
+    refuses("root ::= \"\\UFFFFFFFF\"", "U+10FFFF");
+    refuses("root ::= [z-a]", "ends before");
+    refuses("root ::= root \"a\" | \"b\"", "'root' refers to itself");
+    refuses("root ::= a\na ::= b a \"x\" | \"y\"\nb ::= \"\"", "refers to itself");
+    refuses("root ::= \"a\" root", "never ends");
+    refuses("root ::= [^\\x00-\\U0010FFFF]", "never ends");
+    refuses("root ::= ((\"a\"{0,2000}){0,2000}){0,2000}", "too large");
+}
+
+/* A long answer and an ambiguous grammar stay within their bounds. */
+static void test_bounds(void **state)
+{
+    (void)state;
+    static const char deep[] = "root ::= \"(\" root \")\" | [a-z]* \"!\"";
+    static const char many[] = "root ::= (a b | b a | a a | b b | a)* \"!\"\n"
+                               "a ::= [x-z]+ a | [w-z]?\nb ::= \"x\" b | \"x\" a | \"y\"";
+    char text[20001];
+    memset(text, '(', 20000);
+    text[20000] = '\0';
+    assert_int_equal(fits(deep, text), 0); /* no room for so many brackets */
+    text[5000] = '\0';
+    assert_int_equal(fits(deep, text), 1);
+    memset(text, 'a', 20000);
+    assert_int_equal(fits(deep, text), 1);
+    memset(text, 'x', 3000);
+    text[3000] = '!';
+    text[3001] = '\0';
+    assert_int_equal(fits(many, text), 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_bounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
