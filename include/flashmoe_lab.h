@@ -426,6 +426,23 @@ FM_API bool fm_routes_reference(unsigned i, const char **name, struct fm_routes_
 /* Receives progress on the caller's thread, about ten times a second; false cancels the work. */
 typedef bool fm_work_fn(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes);
 
+/* Source files that are not in SRC yet. They are fetched when they are needed and removed after
+ * their experts are packed, so that they are never all on the disk. */
+struct fm_pack_remote {
+    size_t n_files;
+    const char *const *names;   /* [n_files] in SRC, also of files that are there */
+    const uint64_t *bytes;      /* [n_files] */
+    const char *const *digests; /* [n_files] of the content: other content is not continued with */
+    /* Reads bytes of a file that is not there; called before packing begins. */
+    int (*read)(void *ctx, size_t file, uint64_t offset, size_t bytes, void *out,
+                struct fm_error *err);
+    /* Puts a whole, verified file into SRC. Called on a thread of the packer, one at a time, while
+     * others pack. Must end soon after goes_on(goes_on_ctx) returns false. */
+    int (*fetch)(void *ctx, size_t file, bool (*goes_on)(void *goes_on_ctx), void *goes_on_ctx,
+                 struct fm_error *err);
+    void *ctx;
+};
+
 struct fm_pack_options {
     size_t size;
     /* Number formats by name, or "keep". NULL: float experts become affine4-g64; everything else is
@@ -449,6 +466,8 @@ struct fm_pack_options {
     /* What `dst` and the others get of each expert, in any unit; NULL: as fast as their disks
      * read, which is measured. */
     const double *shares; /* [1 + n_others] */
+    /* Files that are fetched while packing; NULL: all files are in SRC. Implies `consume`. */
+    const struct fm_pack_remote *remote;
 };
 
 struct fm_pack_result {

@@ -12,6 +12,7 @@
 #   build  checksums                              libxxhash.pc           libxxhash-dev     xxhash
 #   build  HTTP                                   libmicrohttpd.pc       libmicrohttpd-dev (same)
 #   build  edited lines in chat (Linux)           libedit.pc             libedit-dev       -
+#   build  downloads models                       libcurl.pc             libcurl4-openssl-dev  curl
 #   test   unit tests                             cmocka.pc              libcmocka-dev     cmocka
 #   test   lint and test scripts                  python3                python3           python3
 #   test   checks answers held to a schema        import jsonschema      python3-jsonschema  (pip)
@@ -86,6 +87,7 @@ need "$(has_command pkg-config)" pkg-config pkgconf "finds the libraries"
 need "$(has_library jansson libjansson-dev)" libjansson-dev jansson "JSON"
 need "$(has_library libxxhash libxxhash-dev)" libxxhash-dev xxhash "checksums"
 need "$(has_library libmicrohttpd libmicrohttpd-dev)" libmicrohttpd-dev libmicrohttpd "HTTP"
+need "$(has_library libcurl libcurl4-openssl-dev)" libcurl4-openssl-dev curl "downloads models"
 if [ "$system" = Linux ]; then
     need "$(has_library libedit libedit-dev)" libedit-dev - "edited lines in chat"
 fi
@@ -114,7 +116,8 @@ fi
 
 echo "Missing to $group:$reasons"
 if [ "$system" = Darwin ]; then
-    echo "Install them with: brew install jansson xxhash libmicrohttpd cmake ninja pkgconf cmocka"
+    echo "Install them with:"
+    echo "  brew install jansson xxhash libmicrohttpd curl cmake ninja pkgconf cmocka"
     exit 1
 fi
 if ! command -v apt-get >/dev/null 2>&1; then

@@ -302,7 +302,7 @@ static const struct option file_options[] = {
     {.name = NULL},
 };
 
-static const struct option_group group_formats = {"Formats", format_options};
+const struct option_group group_formats = {"Formats", format_options};
 static const struct option_group group_files = {"Files", file_options};
 
 const struct command cmd_pack = {

@@ -14,6 +14,7 @@
 #include "apps/cli/engine_words.h"
 #include "apps/cli/gpu_report.h"
 #include "apps/cli/term.h"
+#include "apps/pull/store.h"
 #include "flashmoe_lab.h"
 
 /* Maximum text size. A text is in memory twice: as bytes and as token ids. */
@@ -22,7 +23,8 @@
 #define BEYOND_CACHES 3
 
 const char operand_model_help[] =
-    "A packed model (NAME.fmoe), a GGUF file, or a Hugging Face or MLX checkpoint directory. "
+    "A packed model (NAME.fmoe), a GGUF file, a Hugging Face or MLX checkpoint directory, or the "
+    "name of a pulled model (ORG/NAME). "
     "Default: $FLASHMOE_MODEL, or else the bundled nano model";
 
 const char option_pin_help[] =
@@ -224,9 +226,12 @@ static const char *find_nano(void)
 
 const char *app_model_path(const struct args *args)
 {
-    const char *given = args_operand(args, 0);
+    static char path[LIMIT_PATH_BYTES];
+    const char *given = args_operand(args, 0); /* main has replaced a pulled model's name */
     if (given == NULL)
         given = getenv("FLASHMOE_MODEL");
+    if (given != NULL)
+        (void)store_resolve(given, path, &given, NULL); /* opening an unknown one fails */
     if (given == NULL)
         given = "nano";
     const char *nano = strcmp(given, "nano") == 0 && !plat_file_exists(given) ? find_nano() : NULL;

@@ -19,6 +19,7 @@ extern const struct command *const command_list[];
 /* Adjacent groups with the same title share one heading. */
 extern const struct option_group group_engine;   /* memory, threads, pin, cpu, ... */
 extern const struct option_group group_kv;       /* kv alone; group_engine contains it too */
+extern const struct option_group group_formats;  /* experts, dense, embed, head of a pack */
 extern const struct option_group group_context;  /* context */
 extern const struct option_group group_routes;   /* routes */
 extern const struct option_group group_shape;    /* experts, used, layers, tokens of routes */

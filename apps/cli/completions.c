@@ -50,8 +50,8 @@ static void put_second_words(FILE *out, const struct command *const *commands, s
     }
 }
 
-/* Returns what completes the operand: "file", "command" or the choices. Valid until the next
- * call. */
+/* Returns what completes the operand: "file", "model", "pulled", "command" or the choices. Valid
+ * until the next call. */
 static const char *operand_source(const struct operand *operand)
 {
     static char words[1024];
@@ -64,7 +64,18 @@ static const char *operand_source(const struct operand *operand)
                                      operand->choice(i));
         return words;
     }
-    return operand->choices != NULL ? operand->choices : "file";
+    if (operand->is_pulled_name)
+        return "pulled";
+    return operand->choices != NULL ? operand->choices
+           : operand_is_model(operand) ? "model"
+                                       : "file";
+}
+
+/* Returns whether a function of the script completes the operand. */
+static bool is_function(const char *source)
+{
+    return strcmp(source, "file") == 0 || strcmp(source, "model") == 0 ||
+           strcmp(source, "pulled") == 0;
 }
 
 /* Writes the first sentence for single quotes; characters in `special` get a backslash, as the
@@ -108,6 +119,14 @@ static const char bash_head[] =
     "_flashmoe_words()\n{\n"
     "    mapfile -t COMPREPLY < <(compgen -W \"$1\" -- \"$2\")\n"
     "}\n\n"
+    "_flashmoe_pulleds()\n{\n"
+    "    mapfile -t -O \"${#COMPREPLY[@]}\" COMPREPLY < <(compgen -W "
+    "\"$(\"${COMP_WORDS[0]}\" list --names 2>/dev/null)\" -- \"$1\")\n"
+    "}\n\n"
+    "_flashmoe_models()\n{\n"
+    "    _flashmoe_files \"$1\"\n"
+    "    _flashmoe_pulleds \"$1\"\n"
+    "}\n\n"
     "_flashmoe()\n{\n"
     "    local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
     "    local command=\"${COMP_WORDS[1]}\" first=2\n"
@@ -148,8 +167,8 @@ static void bash_operands(FILE *out, const struct command *const *commands)
         fprintf(out, "' \"$cur\"\n");
         if (source != NULL)
             fprintf(out, "        else\n            ");
-        if (source != NULL && strcmp(source, "file") == 0) {
-            fprintf(out, "_flashmoe_files \"$cur\"\n");
+        if (source != NULL && is_function(source)) {
+            fprintf(out, "_flashmoe_%ss \"$cur\"\n", source);
         } else if (source != NULL) {
             fprintf(out, "_flashmoe_words '");
             if (strcmp(source, "command") == 0)
@@ -202,8 +221,8 @@ static void zsh_arguments(FILE *out, const struct command *const *commands, size
     for (const struct operand *operand = commands[i]->operands; operand->name != NULL; operand++) {
         const char *source = operand_source(operand);
         fprintf(out, " \\\n            ':%s:", operand->name);
-        if (strcmp(source, "file") == 0) {
-            fprintf(out, "_files'");
+        if (is_function(source)) {
+            fprintf(out, strcmp(source, "file") == 0 ? "_files'" : "_flashmoe_%ss'", source);
         } else {
             fputc('(', out);
             if (strcmp(source, "command") == 0)
@@ -218,7 +237,10 @@ static void zsh_arguments(FILE *out, const struct command *const *commands, size
 
 static void put_zsh(FILE *out, const struct command *const *commands)
 {
-    fprintf(out, "#compdef flashmoe\n\n_flashmoe()\n{\n    local command\n    local -a commands\n"
+    fprintf(out, "#compdef flashmoe\n\n_flashmoe_pulleds()\n{\n    local -a names\n"
+                 "    names=(${(f)\"$(flashmoe list --names 2>/dev/null)\"})\n"
+                 "    compadd -a names\n}\n\n_flashmoe_models()\n{\n    _flashmoe_pulleds\n"
+                 "    _files\n}\n\n_flashmoe()\n{\n    local command\n    local -a commands\n"
                  "    commands=(\n");
     for (size_t i = 0; commands[i] != NULL; i++)
         if (is_new_first_word(commands, i)) {
@@ -288,8 +310,10 @@ static void fish_command(FILE *out, const struct command *const *commands, size_
     if (command->operands[0].name != NULL) {
         const char *source = operand_source(&command->operands[0]);
         fish_condition(out, command);
-        if (strcmp(source, "file") == 0) {
-            fprintf(out, " -F\n");
+        if (is_function(source)) {
+            fprintf(out, "%s%s\n", strcmp(source, "pulled") == 0 ? "" : " -F",
+                    strcmp(source, "file") == 0 ? ""
+                                                : " -a '(flashmoe list --names 2>/dev/null)'");
         } else {
             fprintf(out, " -a '");
             if (strcmp(source, "command") == 0)

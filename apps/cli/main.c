@@ -10,12 +10,14 @@
 #include "apps/cli/docs.h"
 #include "flashmoe_lab.h"
 #include "apps/cli/term.h"
+#include "apps/pull/store.h"
 
 const struct command *const command_list[] = {
-    &cmd_run, &cmd_chat, &cmd_serve, &cmd_launch, &cmd_inspect, &cmd_pack, &cmd_verify,
-    &cmd_tokenize, &cmd_template, &cmd_eval_nll, &cmd_eval_needle, &cmd_plan, &cmd_cluster_plan,
-    &cmd_cluster_probe, &cmd_bench_decode, &cmd_bench_prefill, &cmd_bench_batch,
-    &cmd_bench_serve, &cmd_bench_stream, &cmd_bench_draft, &cmd_bench_switch,
+    &cmd_run, &cmd_chat, &cmd_serve, &cmd_launch, &cmd_pull, &cmd_list, &cmd_du, &cmd_rm,
+    &cmd_inspect, &cmd_pack, &cmd_verify, &cmd_tokenize, &cmd_template, &cmd_eval_nll,
+    &cmd_eval_needle, &cmd_plan, &cmd_cluster_plan, &cmd_cluster_probe, &cmd_bench_decode,
+    &cmd_bench_prefill, &cmd_bench_batch, &cmd_bench_serve, &cmd_bench_stream, &cmd_bench_draft,
+    &cmd_bench_switch,
     &cmd_bench_routes, &cmd_bench_replay, &cmd_doctor, &cmd_synth, &cmd_completions, &cmd_help,
     NULL,
 };
@@ -36,6 +38,23 @@ static int check_level(const struct args *args, struct fm_error *err)
         if (strcmp(args->values[i].option->name, "cpu") == 0)
             return fm_machine_check_level(args->values[i].text, err);
     return 0;
+}
+
+/* Replaces the name of a pulled model by its path, for every command. */
+static int find_models(struct args *args, struct fm_error *err)
+{
+    static char path[LIMIT_PATH_BYTES];
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < args->n_operands; i++) {
+        const struct operand *operand = &args->command->operands[i];
+        if (operand->name == NULL)
+            break;
+        if (operand_is_model(operand))
+            rc = store_resolve(args->operands[i], path, &args->operands[i], err);
+        if (operand->is_many)
+            break;
+    }
+    return rc;
 }
 
 /* Says why the command cannot be run, once: all ranks have the same words. */
@@ -62,6 +81,8 @@ static int run_command(int argc, char **argv)
         docs_help(stdout, command);
         return STATUS_OK;
     }
+    if (find_models(&args, &err) != 0)
+        return refuse(&err, STATUS_FAILED);
     int rc = check_level(&args, &err);
     if (rc == 0)
         rc = cluster_enter(&args, &err);

@@ -356,6 +356,11 @@ static int check_operands(const struct args *args, struct fm_error *err)
                    operand->name, command->name, usage, command->name);
 }
 
+bool operand_is_model(const struct operand *operand)
+{
+    return strcmp(operand->name, "MODEL") == 0 || strcmp(operand->name, "SRC") == 0;
+}
+
 int args_parse(const struct command *command, int argc, char *const *argv, struct args *args,
                struct fm_error *err)
 {

@@ -52,6 +52,7 @@ struct operand {
     const char *(*choice)(unsigned i); /* replaces `choices`: returns the i-th, NULL at the end */
     bool is_optional, is_command;
     bool is_many; /* takes all remaining words; must be the last operand */
+    bool is_pulled_name; /* the name of a pulled model, not a path */
 };
 
 struct example {
@@ -119,6 +120,9 @@ const char *nearest_word(const char *word, const char *const *words);
  * error suggests what was probably meant. `commands` ends with NULL. */
 int command_find(const struct command *const *commands, int argc, char *const *argv,
                  const struct command **out, int *n_words, struct fm_error *err);
+
+/* Returns whether the operand is a model: a path, or the name of a pulled one. */
+bool operand_is_model(const struct operand *operand);
 
 /* Returns whether commands of two words, such as "bench decode", begin with this word. */
 bool command_is_group(const struct command *const *commands, const char *word);

@@ -2,9 +2,9 @@
  *
  * Another user may have prepared a directory that we write to, or may change it at any time. The
  * open descriptor keeps referring to the directory that was checked. No function here follows a
- * link inside it, and none writes into a file that already existed. Any thread may call every
- * function. The caller owns the path; it is only used for messages and may be changed while the
- * directory is open. */
+ * link inside it, and only plat_dir_continue opens an existing file for writing. Any thread may
+ * call every function. The caller owns the path; it is only used for messages and may be changed
+ * while the directory is open. */
 #ifndef FLASHMOE_BASE_PLAT_DIR_H
 #define FLASHMOE_BASE_PLAT_DIR_H
 
@@ -50,6 +50,9 @@ enum plat_access { PLAT_SHARED, PLAT_PRIVATE }; /* mode 0666 less the umask, or 
  * in plat_create. */
 int plat_dir_create(const struct plat_dir *dir, const char *name, enum plat_access access,
                     bool *is_direct, int *fd, struct fm_error *err);
+/* Opens a file that an earlier process left, for reading and writing. Refuses anything but a
+ * regular file of this user with no other name. */
+int plat_dir_continue(const struct plat_dir *dir, const char *name, int *fd, struct fm_error *err);
 /* Opens a regular file for reading. */
 int plat_dir_read(const struct plat_dir *dir, const char *name, int *fd, uint64_t *file_bytes,
                   struct fm_error *err);

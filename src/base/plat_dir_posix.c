@@ -201,6 +201,22 @@ int plat_dir_create(const struct plat_dir *dir, const char *name, enum plat_acce
     return *fd >= 0 ? 0 : failed(err, "create", dir, name);
 }
 
+int plat_dir_continue(const struct plat_dir *dir, const char *name, int *fd, struct fm_error *err)
+{
+    char path[SHOWN_BYTES];
+    struct stat st;
+    *fd = openat(dir->fd, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0)
+        return failed(err, "open", dir, name);
+    if (fstat(*fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 1 &&
+        is_own(dir->fd, st.st_uid))
+        return 0;
+    plat_close(*fd);
+    *fd = -1;
+    return err_set(err, FM_ERR_ARG, "'%s' is not a file that this user's process left: it was not "
+                   "changed; remove it and start the same command again", shown(dir, name, path));
+}
+
 int plat_dir_read(const struct plat_dir *dir, const char *name, int *fd, uint64_t *file_bytes,
                   struct fm_error *err)
 {

@@ -216,7 +216,9 @@ static int finish_earlier(struct pack *pack, struct fm_error *err)
 
 static int prepare(struct pack *pack, struct fm_error *err)
 {
-    int rc = open_source(pack, err);
+    int rc = remote_headers(pack, err);
+    if (rc == 0)
+        rc = open_source(pack, err);
     if (rc == 0)
         rc = folders_share(pack, err);
     if (rc == 0)
@@ -271,6 +273,7 @@ int fm_pack(const char *src, const char *dst, const struct fm_pack_options *opti
         return FM_ERR_NOMEM;
     pack->src = src;
     pack->dst = dst;
+    own.consume = own.consume || own.remote != NULL;
     pack->options = &own;
     pack->result = &made;
     pack->dir.fd = -1;

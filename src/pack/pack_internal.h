@@ -104,7 +104,8 @@ struct pack {
     char layers[PACKED_LAYERS_BYTES];      /* the same in one spelling, or "all" */
     /* Source file f is not needed after files[last_use[f]] is done; -1: it is never needed. */
     int64_t *last_use;
-    bool *is_stub; /* per source file: only a stub with its header is left */
+    bool *is_stub; /* per source file: only a stub with its header is there */
+    bool *has_dense; /* per stub: it holds the dense tensors of its file too */
     struct plat_file_info *opened; /* per source file: its identity when it was opened */
 
     struct encoder_needs needs;
@@ -203,6 +204,24 @@ int space_check(struct pack *pack, struct fm_error *err);
 int space_check_consume(struct pack *pack, struct fm_error *err);
 /* Removes the source files that only the first `n_done` output files need. */
 int space_consume(struct pack *pack, uint32_t n_done, struct fm_error *err);
+
+/* Returns the number of bytes before the first tensor of source file f. */
+uint64_t space_head_bytes(const struct pack *pack, unsigned f);
+/* Ends a stub of `at` bytes that stands for a file of `bytes`, and syncs it. */
+int space_end_stub(int fd, const char *path, uint64_t at, uint64_t bytes, struct fm_error *err);
+
+/* ---- remote.c: source files that are fetched while packing ---- */
+/* All but remote_digest do nothing without fm_pack_options.remote. Reads missing headers. */
+int remote_headers(struct pack *pack, struct fm_error *err);
+/* Returns the digest of a source file, or NULL. */
+const char *remote_digest(const struct pack *pack, const char *name);
+/* Fetches what an output file needs. One thread at a time. */
+int remote_provide(struct pack *pack, struct crew *crew, const struct pack_file *file,
+                   struct fm_error *err);
+/* Reads from now on the stub of a source file that was removed. */
+int remote_reopen_stub(struct pack *pack, unsigned f, struct fm_error *err);
+/* Returns the disk space that source files and their dense tensors take at the peak. */
+uint64_t remote_peak_bytes(const struct pack *pack);
 
 /* ---- pipeline.c: threads ---- */
 int pipeline_run(struct pack *pack, struct fm_error *err);

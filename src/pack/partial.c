@@ -119,12 +119,14 @@ static json_t *files_json(const struct pack *pack)
         struct plat_file_info info = {0};
         char path[LIMIT_PATH_BYTES];
         /* Compares the target of a link. */
-        if (!plat_real_path(source->files[f].path, path) || !plat_file_info(path, &info))
-            info.mtime_ns = 0;
+        const char *name = path_base(source->files[f].path), *digest = remote_digest(pack, name);
+        if (digest != NULL || !plat_real_path(source->files[f].path, path) ||
+            !plat_file_info(path, &info))
+            info.mtime_ns = 0; /* a file that is fetched again has another time */
         (void)json_array_append_new(
-            files, json_pack("{s:s, s:I, s:I}", "name", path_base(source->files[f].path), "bytes",
+            files, json_pack("{s:s, s:I, s:I, s:s*}", "name", name, "bytes",
                              (json_int_t)source->files[f].bytes, "mtime_ns",
-                             (json_int_t)info.mtime_ns));
+                             (json_int_t)info.mtime_ns, "digest", digest));
     }
     return files;
 }
@@ -207,6 +209,7 @@ static int compare_files(const struct pack *pack, const json_t *was, const json_
         const json_t *x = json_array_get(a, i), *y = json_array_get(b, i);
         /* A stub has its own time. */
         if (!has_equal(x, y, "name") || !has_equal(x, y, "bytes") ||
+            (json_object_get(y, "digest") != NULL && !has_equal(x, y, "digest")) ||
             (!pack->is_stub[i] && !has_equal(x, y, "mtime_ns")))
             return changed_file(pack, x, y, err);
     }
@@ -234,12 +237,18 @@ static int compare_plans(const struct pack *pack, const json_t *is, struct fm_er
     return rc;
 }
 
+struct foreign {
+    bool has_heads; /* headers are fetched before there is a plan */
+    char found[DIRECTORY_NAME_BYTES];
+};
+
 static int find_foreign(void *ctx, const char *name, struct fm_error *err)
 {
-    char *found = ctx;
+    struct foreign *f = ctx;
     (void)err;
-    if (strcmp(name, PLAN_NAME TMP_SUFFIX) != 0)
-        (void)snprintf(found, DIRECTORY_NAME_BYTES, "%s", name);
+    if (strcmp(name, PLAN_NAME TMP_SUFFIX) != 0 &&
+        !(f->has_heads && (strcmp(name, STUBS_NAME) == 0 || name_has_suffix(name, TMP_SUFFIX))))
+        (void)snprintf(f->found, sizeof f->found, "%s", name);
     return 0;
 }
 
@@ -277,7 +286,7 @@ int partial_check_names(const struct plat_dir *dir, bool has_stubs, struct fm_er
 
 int partial_check_own(const struct pack *pack, struct fm_error *err)
 {
-    char found[DIRECTORY_NAME_BYTES] = "";
+    struct foreign foreign = {.has_heads = pack->options->remote != NULL};
     struct plat_dir stubs = {.fd = -1};
     int rc = partial_check_names(&pack->dir, true, err);
     if (rc == 0 && has(pack, STUBS_NAME)) {
@@ -288,11 +297,11 @@ int partial_check_own(const struct pack *pack, struct fm_error *err)
     }
     if (rc != 0 || has(pack, PLAN_NAME) || has(pack, PACKED_MODEL_NAME))
         return rc;
-    rc = plat_dir_each_name(&pack->dir, find_foreign, found, err);
-    if (rc == 0 && found[0] != '\0')
+    rc = plat_dir_each_name(&pack->dir, find_foreign, &foreign, err);
+    if (rc == 0 && foreign.found[0] != '\0')
         rc = err_set(err, FM_ERR_ARG, "'%s' holds '%.200s' and no " PLAN_NAME ": no packing has "
                      "created it; move it away or choose another destination", pack->partial,
-                     found);
+                     foreign.found);
     return rc;
 }
 
@@ -342,7 +351,9 @@ static int check_whole_plan(const struct pack *pack, struct fm_error *err)
     for (size_t i = 0; rc == 0 && i < json_array_size(files); i++) {
         const json_t *entry = json_array_get(files, i);
         bool is_there;
-        if (!is_original(entry, folder, &is_there) && is_there)
+        /* A file that was fetched has its digest in place of a time. */
+        if (json_object_get(entry, "digest") == NULL &&
+            !is_original(entry, folder, &is_there) && is_there)
             rc = err_set(err, FM_ERR_ARG, "'%s' is complete and was made from another '%s' than "
                          "the one in '%s': " FINISH_IT, pack->partial,
                          json_string_value(json_object_get(entry, "name")), folder);
@@ -496,6 +507,8 @@ int partial_check_source(const struct pack *pack, const struct pack_file *file,
 {
     const struct source *source = pack->model->source;
     const int64_t index = file - pack->files;
+    if (pack->options->remote != NULL)
+        return 0; /* it is fetched again */
     for (unsigned f = 0; f < source->n_files; f++)
         if (pack->last_use[f] >= index && pack->is_stub[f])
             return err_set(err, FM_ERR_FORMAT, "'%s/%s' is damaged and cannot be written again: "

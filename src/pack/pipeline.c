@@ -16,6 +16,7 @@ struct pipeline {
     struct pack *pack;
     uint32_t n_done;              /* finished files, counted from the first */
     unsigned n_writing, n_reading; /* workers in each step */
+    bool is_opening;               /* a worker opens a file, which may take a download */
 };
 
 /* ---- work ----------------------------------------------------------------------------------- */
@@ -40,11 +41,12 @@ static int open_out(struct pack *pack, struct pack_file *file, unsigned i, struc
     return rc != 0 ? rc : plat_reserve(out->fd, out->path, out->bytes, err);
 }
 
-static int open_file(struct pack *pack, struct pack_file *file, struct fm_error *err)
+static int open_file(struct pack *pack, struct crew *crew, struct pack_file *file,
+                     struct fm_error *err)
 {
-    int rc = 0;
-    if (file->is_elsewhere)
-        return 0;
+    int rc = remote_provide(pack, crew, file, err);
+    if (rc != 0 || file->is_elsewhere)
+        return rc;
     if (file->is_damaged)
         log_warn("pack", "'%s' has changed since an earlier run wrote it: writing it again",
                  file->outs[0].path);
@@ -258,7 +260,7 @@ static int run_work(void *ctx, struct crew *crew, unsigned worker, struct crew_w
     struct encoder *encoder = &pack->encoders[worker];
     switch ((enum work_kind)work->kind) {
     case WORK_OPEN:
-        return open_file(pack, file, err);
+        return open_file(pack, crew, file, err);
     case WORK_WRITE:
         return write_item(pack, crew, encoder, file, work->second, err);
     case WORK_SYNC:
@@ -301,8 +303,10 @@ static bool take(struct pipeline *p, uint32_t index, bool prefers_writing, struc
     } else if (!prefers_writing && take_item(file, PACK_READING, work)) {
         work->kind = WORK_READ;
         p->n_reading++;
-    } else if (prefers_writing && take_whole(file, PACK_WAITING, PACK_WRITING)) {
+    } else if (prefers_writing && !p->is_opening &&
+               take_whole(file, PACK_WAITING, PACK_WRITING)) {
         work->kind = WORK_OPEN;
+        p->is_opening = true;
         file->n_taken = file->n_items; /* nothing to write before it is open */
     } else if (prefers_writing && take_item(file, PACK_WRITING, work)) {
         work->kind = WORK_WRITE;
@@ -355,6 +359,7 @@ static void work_done(void *ctx, const struct crew_work *work)
     struct pack_file *file = &p->pack->files[work->first];
     switch ((enum work_kind)work->kind) {
     case WORK_OPEN:
+        p->is_opening = false;
         begin_step(file, file->n_items > 0 ? PACK_WRITING : PACK_WRITTEN);
         break;
     case WORK_WRITE:
@@ -382,10 +387,11 @@ static void show_label(void *ctx, char *text, size_t bytes)
     const struct pipeline *p = ctx;
     const struct pack *pack = p->pack;
     const uint32_t f = p->n_done < pack->n_files ? p->n_done : pack->n_files - 1;
-    if (f == 0)
+    if (pack->files[f].from == NULL)
         (void)snprintf(text, bytes, "dense part");
     else
-        (void)snprintf(text, bytes, "layer %u of %u", f, pack->n_files - 1);
+        (void)snprintf(text, bytes, "layer %u of %u", f + (pack->files[0].from != NULL),
+                       pack->n_files - 1);
 }
 
 /* Reports half of the counted bytes, because each byte is written and read back. Bytes written

@@ -303,6 +303,11 @@ static int plan_layers(struct pack *pack, struct choices *choices, struct fm_err
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < n; i++)
         rc = plan_layer(pack, choices, i, err);
+    if (pack->options->remote != NULL) { /* dense tensors are in all source files: they come last */
+        const struct pack_file dense = pack->files[0];
+        memmove(pack->files, pack->files + 1, n * sizeof *pack->files);
+        pack->files[n] = dense;
+    }
     return rc;
 }
 
@@ -311,9 +316,9 @@ static int plan_layers(struct pack *pack, struct choices *choices, struct fm_err
 /* Source files with experts that are not written stay: they may be the only copy. */
 static void plan_keep(struct pack *pack)
 {
-    for (uint32_t i = 1; i < pack->n_files; i++) {
+    for (uint32_t i = 0; i < pack->n_files; i++) {
         const struct expert_layer *from = pack->files[i].from;
-        for (size_t x = 0; x < (size_t)from->n_experts * from->n_extents; x++)
+        for (size_t x = 0; from != NULL && x < (size_t)from->n_experts * from->n_extents; x++)
             if (pack->files[i].is_elsewhere && from->extents[x].bytes > 0)
                 pack->last_use[from->extents[x].file] = -1;
     }
@@ -322,10 +327,13 @@ static void plan_keep(struct pack *pack)
 static int plan_uses(struct pack *pack, struct fm_error *err)
 {
     const struct source *source = pack->model->source;
+    const int64_t dense = pack->files[0].from == NULL ? 0 : pack->n_files - 1;
     pack->last_use = mem_new(source->n_files, sizeof *pack->last_use, "the files", err);
     pack->is_stub = mem_new(source->n_files, sizeof *pack->is_stub, "the files", err);
+    pack->has_dense = mem_new(source->n_files, sizeof *pack->has_dense, "the files", err);
     pack->opened = mem_new(source->n_files, sizeof *pack->opened, "the files", err);
-    if (pack->last_use == NULL || pack->is_stub == NULL || pack->opened == NULL)
+    if (pack->last_use == NULL || pack->is_stub == NULL || pack->has_dense == NULL ||
+        pack->opened == NULL)
         return FM_ERR_NOMEM;
     for (unsigned f = 0; f < source->n_files; f++) {
         pack->last_use[f] = -1;
@@ -334,13 +342,14 @@ static int plan_uses(struct pack *pack, struct fm_error *err)
             return err_set(err, FM_ERR_IO, "cannot get the status of '%s'", source->files[f].path);
         pack->is_stub[f] = strncmp(source->files[f].path, pack->stubs,
                                    strlen(pack->stubs)) == 0;
+        pack->has_dense[f] = pack->opened[f].bytes == source->files[f].bytes + SOURCE_SPARE_BYTES;
     }
     for (size_t i = 0; i < pack->packed.n_tensors; i++)
         for (unsigned p = 0; p < pack->tensors[i]->n_parts; p++)
-            pack->last_use[pack->tensors[i]->parts[p].file] = 0;
-    for (uint32_t i = 1; i < pack->n_files; i++) {
+            pack->last_use[pack->tensors[i]->parts[p].file] = dense;
+    for (uint32_t i = 0; i < pack->n_files; i++) {
         const struct expert_layer *from = pack->files[i].from;
-        for (size_t x = 0; x < (size_t)from->n_experts * from->n_extents; x++)
+        for (size_t x = 0; from != NULL && x < (size_t)from->n_experts * from->n_extents; x++)
             if (from->extents[x].bytes > 0)
                 pack->last_use[from->extents[x].file] = i;
     }
@@ -440,7 +449,8 @@ int plan_make(struct pack *pack, struct fm_error *err)
     for (uint32_t i = 0; i < pack->n_files; i++) {
         pack->result->packed_bytes +=
             pack->files[i].is_elsewhere ? 0 : pack->files[i].n_copies * pack->files[i].bytes;
-        pack->result->n_layers_here += i > 0 && !pack->files[i].is_elsewhere;
+        pack->result->n_layers_here +=
+            pack->files[i].from != NULL && !pack->files[i].is_elsewhere;
         pack->result->n_layers_elsewhere += pack->files[i].is_elsewhere;
     }
     return 0;
@@ -464,5 +474,6 @@ void plan_clear(struct pack *pack)
     mem_free(pack->outs);
     mem_free(pack->last_use);
     mem_free(pack->is_stub);
+    mem_free(pack->has_dense);
     mem_free(pack->opened);
 }

@@ -114,6 +114,8 @@ static uint64_t need_on(const struct pack *pack, const uint64_t devices[], uint6
         need = used > need ? used : need;
         freed[i % PACK_WINDOW] = freed_by(pack, i, device);
     }
+    if (pack->options->remote != NULL)
+        need += (int64_t)remote_peak_bytes(pack);
     return (uint64_t)need;
 }
 
@@ -158,9 +160,9 @@ int space_check(struct pack *pack, struct fm_error *err)
 
 /* ---- removing ------------------------------------------------------------------------------- */
 
-/* Returns the number of bytes before the first tensor of the file. */
-static uint64_t header_bytes(const struct source *source, unsigned f)
+uint64_t space_head_bytes(const struct pack *pack, unsigned f)
 {
+    const struct source *source = pack->model->source;
     uint64_t bytes = source->files[f].bytes;
     for (size_t i = 0; i < source->n_tensors; i++)
         for (unsigned p = 0; p < source->tensors[i].n_parts; p++) {
@@ -171,37 +173,65 @@ static uint64_t header_bytes(const struct source *source, unsigned f)
     return bytes;
 }
 
-static int copy_header(const struct source_file *from, uint64_t bytes, int fd, const char *path,
-                       struct fm_error *err)
+static int copy_range(const struct source_file *from, uint64_t first, uint64_t bytes, int fd,
+                      const char *path, struct fm_error *err)
 {
     const uint64_t max = 1u << 20;
     char *buffer = mem_new(max, 1, "a copy buffer", err);
     int rc = buffer == NULL ? FM_ERR_NOMEM : 0;
     for (uint64_t at = 0; rc == 0 && at < bytes;) {
         uint64_t n = bytes - at < max ? bytes - at : max;
-        rc = plat_read_at(from->fd, from->path, buffer, n, at, err);
+        rc = plat_read_at(from->fd, from->path, buffer, n, first + at, err);
         if (rc == 0)
-            rc = plat_write_at(fd, path, buffer, n, at, err);
+            rc = plat_write_at(fd, path, buffer, n, first + at, err);
         at += n;
     }
     mem_free(buffer);
     return rc;
 }
 
-/* Writes a stub with the header and the length of a source file. With it the source can still be
- * opened. */
-static int write_stub(const struct source *source, unsigned f, int fd, const char *path,
-                      struct fm_error *err)
+int space_end_stub(int fd, const char *path, uint64_t at, uint64_t bytes, struct fm_error *err)
 {
-    const struct source_file *file = &source->files[f];
-    const uint64_t head = header_bytes(source, f);
     uint8_t end[SOURCE_SPARE_BYTES] = SOURCE_SPARE_MAGIC;
     for (unsigned i = 0; i < 8; i++)
-        end[8 + i] = (uint8_t)(file->bytes >> (8 * i));
-    int rc = copy_header(file, head, fd, path, err);
-    if (rc == 0)
-        rc = plat_write_at(fd, path, end, sizeof end, head, err);
+        end[8 + i] = (uint8_t)(bytes >> (8 * i));
+    int rc = plat_write_at(fd, path, end, sizeof end, at, err);
     return rc != 0 ? rc : plat_sync(fd, path, err);
+}
+
+/* Copies the dense tensors of a source file to their places in its stub. */
+static int copy_dense(const struct pack *pack, unsigned f, int fd, const char *path,
+                      struct fm_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < pack->packed.n_tensors; i++) {
+        const struct tensor_info *t = pack->tensors[i];
+        for (unsigned p = 0; rc == 0 && p < t->n_parts; p++) {
+            const struct tensor_part *part = &t->parts[p];
+            const uint64_t bytes = part->stride > 0 ? part->stride * (t->dims[0] - 1) +
+                                                          part->bytes / t->dims[0]
+                                                    : part->bytes;
+            if (part->file == f)
+                rc = copy_range(&pack->model->source->files[f], part->offset, bytes, fd, path,
+                                err);
+        }
+    }
+    return rc;
+}
+
+/* Writes a stub with the header and the length of a source file. With it the source can still be
+ * opened. If dense tensors are packed last, they stay where they were, with holes between them. */
+static int write_stub(const struct pack *pack, unsigned f, int fd, const char *path,
+                      struct fm_error *err)
+{
+    const struct source_file *file = &pack->model->source->files[f];
+    const uint64_t head = space_head_bytes(pack, f);
+    const bool keeps_dense = pack->options->remote != NULL;
+    int rc = copy_range(file, 0, head, fd, path, err);
+    if (rc == 0 && keeps_dense)
+        rc = copy_dense(pack, f, fd, path, err);
+    return rc != 0 ? rc : space_end_stub(fd, path, keeps_dense ? file->bytes : head, file->bytes,
+                                         err);
 }
 
 static int make_spare(struct pack *pack, unsigned f, struct fm_error *err)
@@ -225,7 +255,7 @@ static int make_spare(struct pack *pack, unsigned f, struct fm_error *err)
     if (rc == 0 && !plat_open_file_info(fd, &is))
         rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", path);
     if (rc == 0)
-        rc = write_stub(source, f, fd, path, err);
+        rc = write_stub(pack, f, fd, path, err);
     plat_close(fd);
     if (rc == 0)
         rc = plat_dir_move(&pack->dir, tmp, &stubs, name, &is, err);
@@ -273,6 +303,8 @@ static int consume_file(struct pack *pack, unsigned f, struct fm_error *err)
     }
     plat_dir_close(&folder);
     pack->is_stub[f] = rc == 0;
+    if (rc == 0 && pack->options->remote != NULL)
+        return remote_reopen_stub(pack, f, err);
     plat_close(file->fd); /* closing the last descriptor frees its space */
     file->fd = -1;
     return rc;

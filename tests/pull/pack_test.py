@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Tests packing while downloading: the bytes are those of `pack` with all files there, few source
+files are on the disk at a time, and a killed process continues.
+
+Usage: pack_test.py PROGRAM TESTS [TestClass...]
+"""
+import hashlib
+import subprocess
+import time
+
+from pull_case import PROGRAM, TESTS, Case, main
+
+GOLDEN = TESTS / "golden" / "qwen3_next"
+
+
+def digests(folder):
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+
+
+class Packing(Case):
+    SHAPE = ["tiny-next", "--form", "safetensors", "--split-size", "1M", "--layers", "6",
+             "--experts", "8", "--expert-width", "256"]
+
+    def setUp(self):
+        super().setUp()
+        self.source = self.folder / "name"  # as in the hub: the pack says what it was made of
+        self.synth(self.source, *self.SHAPE)
+        self.add("org/name", self.source)
+        self.expected = self.folder / "expected.fmoe"
+        self.assertEqual(self.flashmoe("pack", self.source, self.expected).returncode, 0)
+        self.packed = self.models / "org/name.fmoe"
+        self.hidden = self.models / "org/.pull-name.fmoe/name"
+
+    def synth(self, folder, shape, *args):
+        done = self.flashmoe("synth", shape, folder, *args)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def add(self, repo, folder):
+        self.hub.add(repo, {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()})
+
+    def assert_packed(self):
+        self.assertEqual(digests(self.packed), digests(self.expected))
+        self.assertEqual([p.name for p in (self.models / "org").iterdir()], ["name.fmoe"])
+        self.assertEqual(self.flashmoe("verify", "org/name").returncode, 0)
+        self.assertEqual([(m["name"], m["kind"], m["state"]) for m in self.list()],
+                         [("org/name.fmoe", "packed", "complete")])
+
+    def weights_here(self):
+        """Bytes that the source files take on the disk."""
+        return sum(p.stat().st_blocks * 512 for p in self.hidden.glob("**/*.safetensors*"))
+
+    def kill_at(self, at_bytes):
+        before = self.hub.sent_bytes
+        process = subprocess.Popen([PROGRAM, "pull", "org/name", "--pack"],
+                                   env=self.environment(), stdin=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        while process.poll() is None and self.hub.sent_bytes - before < at_bytes:
+            time.sleep(0.001)
+        process.kill()
+        return process.wait()
+
+    def kill(self, times):
+        total = sum(p.stat().st_size for p in self.source.glob("*.safetensors"))
+        self.hub.bytes_per_second = 3_000_000
+        n_killed = sum(self.kill_at(100_000 + (i * 37 % 10) * total // times // 10) == -9
+                       for i in range(times))
+        self.assertGreater(n_killed, times // 2)
+        self.assertFalse(self.packed.exists())
+        self.assertEqual({m["state"] for m in self.list()}, {"packing"})
+        self.hub.bytes_per_second = None
+        self.pull("org/name", "--pack")
+        self.assert_packed()
+
+
+class Pack(Packing):
+    def test_same_bytes(self):
+        n_bytes = sum(p.stat().st_size for p in self.source.glob("*.safetensors"))
+        most = [0]
+
+        def look(request):
+            if request.server.role == "files":
+                most[0] = max(most[0], self.weights_here())
+            return False
+        self.hub.faults.append(look)
+        done = self.pull("org/name", "--pack")
+        self.assertIn("verified", done.stderr)
+        self.assert_packed()
+        self.assertGreater(len(list(self.source.glob("*.safetensors"))), 8)
+        self.assertLess(most[0], n_bytes / 2)
+        # Every file is fetched once; its header a second time.
+        self.assertLess(self.hub.sent_bytes, 1.2 * n_bytes)
+        self.assertIn("nothing was downloaded", self.pull("org/name", "--pack").stderr)
+        done = self.flashmoe("run", "org/name", "-p", "a", "-n", "1", "--raw")
+        self.assertIn(done.returncode, (0, 1), done.stderr)  # a synthetic model has no tokenizer
+
+    def test_formats_need_pack(self):
+        self.assert_fails(self.pull("org/name", "--experts", "keep", status=2), "--experts",
+                          "--pack", status=2)
+
+    def test_killed(self):
+        self.kill(3)
+
+
+class PackFaults(Packing):
+    def test_one_file(self):
+        """A checkpoint of one file, with its tokenizer."""
+        self.add("org/tiny", GOLDEN)
+        there = self.folder / "there.fmoe"
+        self.pull("org/tiny", "--pack", "--to", there, "--experts", "keep")
+        self.assertEqual(self.flashmoe("verify", there).returncode, 0)
+        self.assertFalse(list(self.folder.glob(".pull-*")))
+        hashes = [subprocess.run([PROGRAM, "run", model, "-p", "hello", "-n", "8", "--greedy",
+                                  "--json"], env=self.environment(), stdin=subprocess.DEVNULL,
+                                 capture_output=True, check=True).stdout
+                  .split(b'"logits_hash": "')[1][:16] for model in (GOLDEN, there)]
+        self.assertEqual(*hashes)
+
+    def test_a_changed_model(self):
+        """Other content than that which was begun with is not continued with."""
+        self.hub.bytes_per_second = 2_000_000
+        self.kill_at(4_000_000)
+        self.hub.bytes_per_second = None
+        shard = sorted(self.source.glob("*.safetensors"))[-1]
+        data = bytearray(shard.read_bytes())
+        data[-1] ^= 1
+        self.hub.add("org/name", {shard.name: bytes(data)})
+        self.assert_fails(self.pull("org/name", "--pack", status=2), "begun with", status=2)
+        self.assertEqual(self.flashmoe("rm", "org/name.fmoe").returncode, 0)
+        self.assertFalse((self.models / "org").exists())
+        self.pull("org/name", "--pack")
+
+    def test_wrong_bytes(self):
+        def wrong(request):
+            data = self.hub.by_digest.get(request.name[1:])
+            if request.server.role != "files" or request.headers.get("Range", "").endswith("-7"):
+                return False
+            spoiled = bytearray(data)
+            spoiled[-1] ^= 1
+            request.send_file(bytes(spoiled))
+            return True
+        self.hub.faults.append(wrong)
+        self.assert_fails(self.pull("org/name", "--pack", status=1), "wrong bytes")
+        self.assertFalse(self.packed.exists())
+        self.hub.faults.clear()
+        self.pull("org/name", "--pack")
+        self.assert_packed()
+
+    def test_cut_connections(self):
+        self.hub.cut_after = 1_500_000
+        self.pull("org/name", "--pack")
+        self.assert_packed()
+
+    def test_damaged_result(self):
+        """A finished layer that was damaged since is packed again, from a file fetched again."""
+        self.hub.bytes_per_second = 2_000_000
+        layer = self.models / "org/name.fmoe.partial/experts-000.bin"
+        process = subprocess.Popen([PROGRAM, "pull", "org/name", "--pack"],
+                                   env=self.environment(), stdin=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        while not layer.exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.001)
+        process.kill()
+        process.wait()
+        with layer.open("r+b") as file:
+            file.write(b"damage")
+        self.hub.bytes_per_second = None
+        self.pull("org/name", "--pack")
+        self.assert_packed()
+
+
+class PackKilled40(Packing):
+    def test_killed(self):
+        self.kill(40)
+
+
+class PackGguf(Packing):
+    def test_split(self):
+        folder = self.folder / "gguf"
+        folder.mkdir()
+        self.synth(folder / "name.gguf", "tiny-qwen3", "--form", "gguf", "--split-size", "1M")
+        self.add("org/gguf", folder)
+        there = self.folder / "there.fmoe"
+        self.pull("org/gguf", "--pack", "--to", there)
+        expected = self.folder / "gguf.fmoe"
+        self.assertEqual(self.flashmoe("pack", folder, expected).returncode, 0)
+        self.assertEqual(digests(there), digests(expected))
+
+
+if __name__ == "__main__":
+    main()
