@@ -47,14 +47,16 @@ static int add_place(struct places *places, const char *src, const char *word, s
     struct plat_file_info info;
     if (places->n == FM_DISKS_MAX)
         return err_set(err, FM_ERR_ARG, "--to names more than %d folders", FM_DISKS_MAX);
+    if (n == 0 || n >= LIMIT_PATH_BYTES)
+        return err_set(err, FM_ERR_ARG, "--to: a folder's path is %s",
+                       n == 0 ? "empty" : "too long");
     int length = snprintf(folder, LIMIT_PATH_BYTES, "%.*s", (int)n, word);
     base_name(src, name);
     const bool is_model = n > 5 && strncmp(word + n - 5, ".fmoe", 5) == 0;
-    if (n > 0 && !is_model && plat_file_info(folder, &info) && (info.is_dir || info.is_link))
+    if (!is_model && plat_file_info(folder, &info) && (info.is_dir || info.is_link))
         length += snprintf(folder + length, LIMIT_PATH_BYTES - (size_t)length, "/%s.fmoe", name);
-    if (n == 0 || length >= LIMIT_PATH_BYTES)
-        return err_set(err, FM_ERR_ARG, "--to: a folder's path is %s",
-                       n == 0 ? "empty" : "too long");
+    if (length >= LIMIT_PATH_BYTES)
+        return err_set(err, FM_ERR_ARG, "--to: a folder's path is too long");
     places->n++;
     return 0;
 }

@@ -393,7 +393,7 @@ static const struct option_group group_kept = {"Conversations", kept_options};
 
 const struct command cmd_serve = {
     .name = "serve",
-    .summary = "Serve the OpenAI and Anthropic APIs and a chat page over HTTP",
+    .summary = "Serve the OpenAI, Anthropic and Ollama APIs and a chat page",
     .description =
         "Endpoints: /v1/chat/completions, /v1/completions, /v1/responses and /v1/messages, "
         "streamed or not, with tools and reasoning; /v1/models, /v1/messages/count_tokens, "

@@ -292,6 +292,14 @@ static bool take_whole(struct pack_file *file, enum pack_step from, enum pack_st
     return true;
 }
 
+/* Where source files are fetched, naming a layer puts stubs into the places of those it has used up.
+ * dense.bin, the last file, reads stubs: it begins when nothing else is under way. */
+static bool may_open(const struct pipeline *p, uint32_t index)
+{
+    return p->pack->files[index].from != NULL || p->pack->options->remote == NULL ||
+           index == p->n_done;
+}
+
 static bool take(struct pipeline *p, uint32_t index, bool prefers_writing, struct crew_work *work)
 {
     struct pack_file *file = &p->pack->files[index];
@@ -303,7 +311,7 @@ static bool take(struct pipeline *p, uint32_t index, bool prefers_writing, struc
     } else if (!prefers_writing && take_item(file, PACK_READING, work)) {
         work->kind = WORK_READ;
         p->n_reading++;
-    } else if (prefers_writing && !p->is_opening &&
+    } else if (prefers_writing && !p->is_opening && may_open(p, index) &&
                take_whole(file, PACK_WAITING, PACK_WRITING)) {
         work->kind = WORK_OPEN;
         p->is_opening = true;

@@ -17,7 +17,8 @@
 
 enum verdict { VERDICT_GOOD, VERDICT_WRONG, VERDICT_UNREADABLE };
 
-/* A verification. Items: the tensors of dense.bin, then the experts layer by layer. */
+/* A verification. Items: the tensors of dense.bin, then the experts layer by layer; of a mirrored
+ * model those of each folder. */
 struct verify {
     const struct source *source;
     struct device_file *files; /* [source->n_files] */
@@ -25,6 +26,7 @@ struct verify {
     unsigned n_workers;
     uint64_t n_items, n_taken;
     uint64_t *layer_first; /* [n_layers] first item of each layer */
+    unsigned n_copies;     /* of each expert */
     uint8_t *verdicts;     /* [n_items] */
     uint64_t total_bytes;
 };
@@ -51,11 +53,13 @@ static struct place place_of(const struct verify *v, uint64_t item)
     while (v->layer_first[l] > item)
         l--;
     const struct packed_layer *layer = &packed->layers[l];
-    const uint32_t expert = (uint32_t)(item - v->layer_first[l]);
+    const uint64_t in_layer = item - v->layer_first[l];
+    const uint32_t expert = (uint32_t)(in_layer % layer->n_experts);
+    const unsigned copy = (unsigned)(in_layer / layer->n_experts); /* 0 if it has parts */
     struct place place = {.layer = layer, .expert = expert, .n_ranges = packed->n_parts,
                           .sum = &layer->sums[expert]};
     for (unsigned d = 0; d < packed->n_parts; d++)
-        place.ranges[d] = (struct device_range){&v->files[packed_file_index(packed, l, d)],
+        place.ranges[d] = (struct device_range){&v->files[packed_file_index(packed, l, d + copy)],
                                                 expert * layer->part_bytes[d],
                                                 layer->part_bytes[d]};
     return place;
@@ -192,8 +196,9 @@ static int make_tables(struct verify *v, struct fm_error *err)
         v->layer_first[i] = v->n_items;
         if (v->source->files[i + 1].fd < 0)
             continue; /* another part of the model has it */
-        v->n_items += packed->layers[i].n_experts;
-        v->total_bytes += packed->layers[i].n_experts * packed->layers[i].record.bytes;
+        const uint64_t n = (uint64_t)packed->layers[i].n_experts * v->n_copies;
+        v->n_items += n;
+        v->total_bytes += n * packed->layers[i].record.bytes;
     }
     for (unsigned i = 0; i < v->source->n_files; i++)
         v->files[i].fd = -1;
@@ -235,7 +240,8 @@ static int verify_weights(struct verify *v, struct finder *finder, struct fm_err
     if (rc == 0) {
         find_bad_weights(finder, v);
         finder->result->n_tensors = v->source->packed->n_tensors;
-        finder->result->n_experts = v->n_items - v->source->packed->n_tensors;
+        finder->result->n_experts =
+            (v->n_items - v->source->packed->n_tensors) / v->n_copies;
         finder->result->n_bytes = v->total_bytes;
     }
     clear_tables(v);
@@ -254,7 +260,8 @@ static int verify_all(const char *path, const struct fm_verify_options *options,
     finder.source = source;
     unsigned n = finder.options->n_threads > 0 ? finder.options->n_threads : plat_n_cpus();
     n += IO_WORKERS;
-    struct verify verify = {.source = source, .n_workers = n < MAX_WORKERS ? n : MAX_WORKERS};
+    struct verify verify = {.source = source, .n_workers = n < MAX_WORKERS ? n : MAX_WORKERS,
+                            .n_copies = source->is_mirrored ? source->n_disks : 1};
     if (source->packed == NULL)
         rc = err_set(err, FM_ERR_UNSUPPORTED, "'%s' is a %s, which has no checksums: only packed "
                      "models can be verified (flashmoe pack makes one)", path,

@@ -304,8 +304,12 @@ class Mirror(Disks):
                 self.assertEqual(json.loads(done.stdout)["logits_hash"], right["logits_hash"])
                 self.assertIn("is damaged; the one in", done.stderr)
                 self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
-                self.assertEqual(flashmoe("verify", self.models[0]).returncode, 1)
-                self.assertEqual(flashmoe("verify", self.models[1]).returncode, 0)
+                for model in self.models[:2]: # each of them reads the copies of all
+                    verified = flashmoe("verify", model)
+                    self.assertEqual(verified.returncode, 1)
+                    self.assertIn(f"{self.models[0]}/experts-", verified.stdout + verified.stderr)
+                    self.assertNotIn(f"{self.models[1]}/experts-",
+                                     verified.stdout + verified.stderr)
             else:
                 self.assert_fails(done, "is damaged", "checksum")
 
