@@ -188,9 +188,7 @@ static bool may_begin(const struct gbnf_machine *m, const struct state *in, uint
     uint32_t lo = partial << 6 * n_left, hi = lo | ((1u << 6 * n_left) - 1);
     lo = lo > least[n_bytes] ? lo : least[n_bytes]; /* no character has two spellings */
     hi = hi < CODE_POINT_MAX ? hi : CODE_POINT_MAX;
-    if (lo > hi || (lo >= 0xd800 && hi <= 0xdfff))
-        return false;
-    for (uint32_t i = 0; i < in->n; i++)
+    for (uint32_t i = 0; lo <= hi && i < in->n; i++)
         if (has_any(m, in->nodes[i], lo, hi))
             return true;
     return false;

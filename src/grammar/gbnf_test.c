@@ -64,6 +64,10 @@ static void test_texts(void **state)
         {"root ::= [^a]", "\xe6\x97", 1},
         {"root ::= [a-z]", "\xe6", 0},
         {"root ::= .", "\xed\xa0", 0},      /* a surrogate */
+        {"root ::= [\\uD700-\\uE001]", "\xed\x9f\xbf", 2},
+        {"root ::= [\\uD700-\\uE001]", "\xee\x80\x80", 2},
+        {"root ::= [\\uD700-\\uE001]", "\xed\xa0", 0},
+        {"root ::= \"a\" | \"b\" [\\uD800]", "b", 0}, /* nothing could follow */
         {"root ::= .", "\xc0", 0},          /* a second spelling */
         {"root ::= .", "\xf0\x80", 0},
         {"root ::= \"\\x41\\u00e9\\U0001F600\\\"\\\\\"", "A\xc3\xa9\xf0\x9f\x98\x80\"\\", 2},
@@ -103,6 +107,8 @@ static void test_refused(void **state)
     refuses("root ::= a\na ::= b a \"x\" | \"y\"\nb ::= \"\"", "refers to itself");
     refuses("root ::= \"a\" root", "never ends");
     refuses("root ::= [^\\x00-\\U0010FFFF]", "never ends");
+    refuses("root ::= [\\uD800]", "never ends");
+    refuses("root ::= \"a\" [^\\x00-\\uD7FF\\uE000-\\U0010FFFF]", "never ends");
     refuses("root ::= ((\"a\"{0,2000}){0,2000}){0,2000}", "too large");
 }
 
