@@ -7,11 +7,10 @@
 #include "base/splitmix.h"
 #include "grammar/dfa.h"
 
-#define STACKS 64u           /* maximum ways in which an answer may fit */
-#define NODES (1u << 14)     /* maximum; unused ones are removed between tokens */
+#define STACKS 512u          /* maximum ways in which an answer may fit */
+#define NODES (1u << 15)     /* maximum; unused ones are removed between tokens */
 #define TABLE (2u * NODES)   /* of hashes; a power of two */
-#define FOLLOWERS (1u << 16) /* maximum entries of all lists of what a node begins with */
-#define EXPANDED 2048u       /* maximum nodes that are looked at to find what follows one */
+#define FOLLOWERS (1u << 17) /* maximum entries of all lists of what a node begins with */
 #define MASKS 32u
 #define STEPS (1u << 27) /* maximum work for one mask; see gbnf_machine_steps */
 #define NONE UINT32_MAX
@@ -50,7 +49,7 @@ struct gbnf_machine {
     uint32_t *table; /* [TABLE] index of a node plus one; 0: free */
     uint32_t *followers; /* [FOLLOWERS] */
     uint32_t n_followers;
-    uint32_t *work; /* [EXPANDED] */
+    uint32_t *work; /* [NODES] */
     struct state now;
     struct state *levels; /* [longest + 1] states behind each byte of a token */
     struct mask masks[MASKS];
@@ -87,6 +86,8 @@ struct found {
     uint32_t nodes[STACKS];
     uint32_t n, n_work;
     bool may_end;
+    bool is_cut;     /* more than STACKS */
+    bool is_too_deep; /* more than NODES */
 };
 
 /* Adds an element to what is still to be looked at. */
@@ -94,7 +95,8 @@ static void want(struct gbnf_machine *m, struct found *f, uint32_t element, uint
 {
     const uint32_t node = node_of(m, element, below);
     count(m);
-    if (node == NONE || f->n_work == EXPANDED || m->nodes[node].stamp == m->stamp)
+    f->is_too_deep = f->is_too_deep || node == NONE;
+    if (node == NONE || m->nodes[node].stamp == m->stamp)
         return;
     m->nodes[node].stamp = m->stamp;
     m->work[f->n_work++] = node;
@@ -107,6 +109,8 @@ static void look_at(struct gbnf_machine *m, struct found *f, uint32_t node)
     if (e->kind == GBNF_SET) {
         if (f->n < STACKS)
             f->nodes[f->n++] = node;
+        else
+            f->is_cut = true;
         return;
     }
     if (e->kind == GBNF_END) {
@@ -120,6 +124,7 @@ static void look_at(struct gbnf_machine *m, struct found *f, uint32_t node)
     const bool is_last = m->g->elements[element + 1].kind == GBNF_END;
     const uint32_t then = is_last ? below : node_of(m, element + 1, below);
     const struct gbnf_rule *rule = &m->g->rules[e->rule];
+    f->is_too_deep = f->is_too_deep || (!is_last && then == NONE);
     for (size_t k = 0; (is_last || then != NONE) && k < rule->n; k++)
         want(m, f, rule->alternatives[k], then);
 }
@@ -409,7 +414,8 @@ bool gbnf_machine_must_end(const struct gbnf_machine *m)
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
-void gbnf_machine_reset(struct gbnf_machine *m)
+/* Finds what an answer may begin with. */
+static struct found start(struct gbnf_machine *m)
 {
     struct found f = {.n = 0};
     const struct gbnf_rule *root = &m->g->rules[m->g->root];
@@ -425,7 +431,28 @@ void gbnf_machine_reset(struct gbnf_machine *m)
     m->now.n = f.n;
     m->now.may_end = f.may_end;
     memcpy(m->now.nodes, f.nodes, f.n * sizeof *f.nodes);
+    return f;
+}
+
+static int check_start(struct gbnf_machine *m, struct fm_error *err)
+{
+    const struct found f = start(m);
+    if (m->is_exhausted)
+        return too_ambiguous(err);
+    if (f.is_too_deep)
+        return err_set(err, FM_ERR_ARG, "the grammar is too deep: its first character is more than "
+                       "%u steps away from the rule 'root'", NODES);
+    if (f.is_cut)
+        return err_set(err, FM_ERR_ARG, "an answer may begin in more than %u ways in the grammar: "
+                       "write what several alternatives begin with only once", STACKS);
+    return 0;
+}
+
+void gbnf_machine_reset(struct gbnf_machine *m)
+{
+    const struct found f = start(m);
     assert(f.n > 0 || f.may_end);
+    (void)f;
 }
 
 int gbnf_machine_open(struct gbnf *g, const struct token_trie *trie, struct gbnf_machine **out,
@@ -444,7 +471,7 @@ int gbnf_machine_open(struct gbnf *g, const struct token_trie *trie, struct gbnf
     m->spare = mem_new(NODES, sizeof *m->spare, "a grammar", err);
     m->table = mem_new(TABLE, sizeof *m->table, "a grammar", err);
     m->followers = mem_new(FOLLOWERS, sizeof *m->followers, "a grammar", err);
-    m->work = mem_new(EXPANDED, sizeof *m->work, "a grammar", err);
+    m->work = mem_new(NODES, sizeof *m->work, "a grammar", err);
     m->levels = mem_new(trie->longest + 1, sizeof *m->levels, "a grammar", err);
     m->no_bits = mem_new(trie->n_ids / 32 + 1, sizeof *m->no_bits, "a grammar", err);
     bool is_good = m->no_bits != NULL && m->nodes != NULL && m->spare != NULL && m->table != NULL &&
@@ -453,13 +480,12 @@ int gbnf_machine_open(struct gbnf *g, const struct token_trie *trie, struct gbnf
         m->masks[i].bits = mem_new(trie->n_ids / 32 + 1, sizeof(uint32_t), "a grammar", err);
         is_good = m->masks[i].bits != NULL;
     }
-    if (!is_good) {
+    const int rc = is_good ? check_start(m, err) : FM_ERR_NOMEM;
+    if (rc != 0)
         gbnf_machine_close(m);
-        return FM_ERR_NOMEM;
-    }
-    gbnf_machine_reset(m);
-    *out = m;
-    return 0;
+    else
+        *out = m;
+    return rc;
 }
 
 void gbnf_machine_close(struct gbnf_machine *m)

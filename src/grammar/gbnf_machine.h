@@ -2,9 +2,9 @@
  *
  * The answer so far may fit in several ways. Each is a stack of elements that are still to be read;
  * its top is always a set of characters. Stacks share their lower parts: a node is an element and
- * the node below it, and equal nodes are one. So what a node begins with is found once and kept, and
- * so are the masks of whole states. Every stack can be completed, so leaving some out, above the
- * limits, only removes choices.
+ * the node below it, and equal nodes are one. So what a node begins with is found once and kept,
+ * and so are the masks of whole states. Every stack can be completed, so leaving some out, above
+ * the limits, only removes choices. Opening fails if that would already happen at the beginning.
  *
  * A machine belongs to one thread and borrows the trie. Functions fail for lack of memory, and
  * accepting also for a token that does not fit. The work for a token has a limit: above it, until

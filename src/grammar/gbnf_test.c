@@ -119,18 +119,69 @@ static void test_bounds(void **state)
     static const char deep[] = "root ::= \"(\" root \")\" | [a-z]* \"!\"";
     static const char many[] = "root ::= (a b | b a | a a | b b | a)* \"!\"\n"
                                "a ::= [x-z]+ a | [w-z]?\nb ::= \"x\" b | \"x\" a | \"y\"";
-    char text[20001];
-    memset(text, '(', 20000);
-    text[20000] = '\0';
+    static char text[40001];
+    memset(text, '(', 40000);
+    text[40000] = '\0';
     assert_int_equal(fits(deep, text), 0); /* no room for so many brackets */
-    text[5000] = '\0';
+    text[10000] = '\0';
     assert_int_equal(fits(deep, text), 1);
-    memset(text, 'a', 20000);
+    memset(text, 'a', 40000);
     assert_int_equal(fits(deep, text), 1);
     memset(text, 'x', 3000);
     text[3000] = '!';
     text[3001] = '\0';
     assert_int_equal(fits(many, text), 2);
+}
+
+/* ---- grammars of many parts ----------------------------------------------------------------- */
+
+static char made[1 << 18];
+
+/* Makes a text of numbered parts: each %u in `part` is its number. */
+static const char *make(const char *begin, const char *part, unsigned n, const char *end)
+{
+    size_t at = (size_t)snprintf(made, sizeof made, "%s", begin);
+    for (unsigned i = 0; i < n; i++)
+        at += (size_t)snprintf(made + at, sizeof made - at, part, i, i + 1);
+    assert_true(at + strlen(end) < sizeof made);
+    (void)snprintf(made + at, sizeof made - at, "%s", end);
+    return made;
+}
+
+/* Refuses to open a machine, as the grammar would lose choices. */
+static void refuses_start(const char *grammar, const char *why)
+{
+    struct gbnf *g;
+    struct gbnf_machine *m;
+    struct fm_error err = {0};
+    assert_int_equal(gbnf_compile(grammar, strlen(grammar), &g, &err), 0);
+    assert_int_equal(gbnf_machine_open(g, &no_tokens, &m, &err), FM_ERR_ARG);
+    assert_null(m);
+    if (strstr(err.text, why) == NULL)
+        fail_msg("'%s' is not in: %s", why, err.text);
+}
+
+static void test_many_alternatives(void **state)
+{
+    (void)state;
+    const char *grammar = make("root ::= \"b\"", " | \"a%03u\"", 511, "");
+    assert_int_equal(fits(grammar, "a000"), 2);
+    assert_int_equal(fits(grammar, "a510"), 2);
+    assert_int_equal(fits(grammar, "a511"), 0);
+    grammar = make("root ::= (\"b\"", " | \"a%03u\"", 511, ")*");
+    assert_int_equal(fits(grammar, "a510ba000a509"), 2);
+    refuses_start(make("root ::= \"b\"", " | \"a%03u\"", 512, ""), "more than 512 ways");
+}
+
+/* Rules that only refer to the next one, and empty parts. */
+static void test_far_characters(void **state)
+{
+    (void)state;
+    const char *grammar = make("root ::= \"y\" a0\n", "a%u ::= a%u\n", 4000, "a4000 ::= \"x\"");
+    assert_int_equal(fits(grammar, "yx"), 2);
+    grammar = make("root ::= a0\n", "a%u ::= a%u \")\"\n", 4000, "a4000 ::= \"x\"");
+    assert_int_equal(fits(grammar, "x))))"), 1);
+    refuses_start(make("e ::= \"\"\nroot ::=", " e", 40000, " \"x\""), "too deep");
 }
 
 /* ---- masks ---------------------------------------------------------------------------------- */
@@ -154,22 +205,16 @@ static void add_tokens(struct token_trie *t, uint16_t depth)
     }
 }
 
-/* Opens a machine for a group of n equal parts. */
-static struct gbnf_machine *open_parts(const char *begin, const char *part, unsigned n,
-                                       const char *end)
+/* Opens a machine with these tokens. */
+static struct gbnf_machine *open_with_tokens(const char *grammar)
 {
     static struct token_trie trie;
-    static char text[1 << 16];
     struct gbnf *g;
     struct gbnf_machine *m;
     struct fm_error err = {0};
     trie = (struct token_trie){.nodes = all_nodes, .same = all_same, .n_ids = TOKENS, .longest = 3};
     add_tokens(&trie, 1);
-    size_t at = (size_t)snprintf(text, sizeof text, "%s", begin);
-    for (unsigned i = 0; i < n; i++)
-        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s", i > 0 ? " | " : "", part);
-    (void)snprintf(text + at, sizeof text - at, "%s", end);
-    assert_int_equal(gbnf_compile(text, strlen(text), &g, &err), 0);
+    assert_int_equal(gbnf_compile(grammar, strlen(grammar), &g, &err), 0);
     assert_int_equal(gbnf_machine_open(g, &trie, &m, &err), 0);
     return m;
 }
@@ -188,7 +233,7 @@ static void test_equal_alternatives(void **state)
     (void)state;
     static const char *const ends[] = {")*", "){0,2000}"};
     for (int i = 0; i < 2; i++) {
-        struct gbnf_machine *m = open_parts("root ::= (", ".", 64, ends[i]);
+        struct gbnf_machine *m = open_with_tokens(make("root ::= (.", " | .", 63, ends[i]));
         assert_int_equal(count_bits(gbnf_machine_mask(m)), TOKENS);
         assert_in_range(gbnf_machine_steps(m), TOKENS * 64, TOKENS * 64 * 6);
         assert_int_equal(gbnf_machine_check(m, NULL), 0);
@@ -196,11 +241,48 @@ static void test_equal_alternatives(void **state)
     }
 }
 
+/* Too much work fails, and a reset makes the machine usable again. */
+static void test_too_ambiguous(void **state)
+{
+    (void)state;
+    struct fm_error err = {0};
+    struct gbnf_machine *m = open_with_tokens(make("root ::= \"A\" (.", " | .", 500, ")*"));
+    for (int i = 0; i < 2; i++) {
+        const uint32_t n_first = count_bits(gbnf_machine_mask(m));
+        assert_int_equal(n_first, 1 + LETTERS + LETTERS * LETTERS);
+        assert_int_equal(gbnf_machine_accept_bytes(m, "A", 1, &err), 0);
+        assert_true(gbnf_machine_may_end(m));
+        assert_int_equal(count_bits(gbnf_machine_mask(m)), 0);
+        assert_false(gbnf_machine_may_end(m));
+        assert_in_range(gbnf_machine_steps(m), 1 << 27, (1 << 27) + (1 << 20));
+        assert_int_equal(gbnf_machine_check(m, &err), FM_ERR_ARG);
+        assert_non_null(strstr(err.text, "the grammar is too ambiguous"));
+        assert_int_equal(gbnf_machine_accept_bytes(m, "A", 1, &err), FM_ERR_ARG);
+        gbnf_machine_reset(m);
+    }
+    gbnf_machine_close(m);
+}
+
+/* An answer that cannot go on, because what follows is out of reach. */
+static void test_stuck(void **state)
+{
+    (void)state;
+    struct fm_error err = {0};
+    struct gbnf_machine *m = open_with_tokens(
+        make("e ::= \"\"\nroot ::= \"A\"", " e", 40000, " \"B\""));
+    assert_int_equal(count_bits(gbnf_machine_mask(m)), 0);
+    assert_int_equal(gbnf_machine_check(m, &err), FM_ERR_ARG);
+    assert_non_null(strstr(err.text, "no token can follow"));
+    gbnf_machine_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_bounds), cmocka_unit_test(test_equal_alternatives),
+        cmocka_unit_test(test_bounds), cmocka_unit_test(test_many_alternatives),
+        cmocka_unit_test(test_far_characters), cmocka_unit_test(test_equal_alternatives),
+        cmocka_unit_test(test_too_ambiguous), cmocka_unit_test(test_stuck),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

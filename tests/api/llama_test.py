@@ -139,6 +139,9 @@ class Grammar(OneServer):
         messages = [{"role": "user", "content": "x"}]
         for more, text in (({"grammar": "root ::= x"}, "'x' is not defined"),
                            ({"grammar": 5}, "must be a grammar"),
+                           ({"grammar": "root ::= " + '"a" | ' * 600 + '"b"'}, "512 ways"),
+                           ({"grammar": 'root ::= "a"' + " e" * 40000 + ' "x"\ne ::= ""'},
+                            "no token can follow in the grammar"),
                            ({"grammar": self.grammar, "tools": [tool]}, "'tools'"),
                            ({"grammar": self.grammar, "tools": [tool],
                              "tool_choice": "required"}, "must come"),

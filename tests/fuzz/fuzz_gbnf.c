@@ -31,7 +31,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     require(rc == 0 || err.text[0] != '\0', "an error has a sentence");
     if (rc != 0)
         return 0;
-    require(gbnf_machine_open(g, &no_tokens, &m, &err) == 0, "a grammar has a machine");
+    const int opened = gbnf_machine_open(g, &no_tokens, &m, &err);
+    require((opened == 0) == (m != NULL), "a machine or an error");
+    require(opened == 0 || err.text[0] != '\0', "an error has a sentence");
+    if (opened != 0)
+        return 0;
     for (size_t i = 0; i < n; i++)
         if (gbnf_machine_accept_bytes(m, (const char *)data + 1 + i, 1, &err) != 0)
             break;
