@@ -15,6 +15,8 @@
 
 int web_begin(struct fm_error *err)
 {
+    if (curl_calls_load(err) != 0)
+        return FM_ERR_UNSUPPORTED;
     const CURLcode code = curl_global_init(CURL_GLOBAL_DEFAULT);
     return code == CURLE_OK ? 0 : err_set(err, FM_ERR_UNSUPPORTED, "libcurl cannot be used: %s",
                                           curl_easy_strerror(code));

@@ -6,12 +6,12 @@
 #ifndef FLASHMOE_APPS_PULL_WEB_H
 #define FLASHMOE_APPS_PULL_WEB_H
 
-#include <curl/curl.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
+#include "apps/pull/curl_calls.h"
 #include "apps/pull/model_name.h"
 #include "apps/pull/pull_env.h"
 
