@@ -58,6 +58,42 @@ class Network(Case):
         self.pull("org/noise")
         self.assert_pulled(files)
 
+    def test_texts_of_errors(self):
+        """The text of an error may be longer than what was asked for."""
+        data = noise(1, 2_000_000)
+        self.hub.plain_files["/m.gguf"] = data
+        url = f"{self.hub.files_url}/m.gguf"
+        for status, words in ((401, "set HF_TOKEN"), (403, "need a token"),
+                              (404, "check the name"), (503, "same command again")):
+            with self.subTest(status=status):
+                self.hub.faults[:] = [lambda r, s=status: not r.send(s, (), b"text " * 100)]
+                self.assert_fails(self.pull(url, "--retries", "1", status=1), str(status), words)
+        self.hub.faults[:] = [lambda r: len(self.hub.asked("files", "^/m.gguf")) < 2 and
+                              not r.send(503, (), b"text " * 100)]
+        del self.hub.requests[:]
+        self.pull(url)
+        self.assertEqual(next(self.models.glob("**/m.gguf")).read_bytes(), data)
+
+    def test_endless_texts(self):
+        files = self.add_noise(n_shards=1)
+        taken = []
+
+        def answer(pattern, status, headers=()):
+            self.hub.faults[:] = [lambda r: pattern in f"{r.server.role}{r.name}" and
+                                  taken.append(r.send_endless(status, headers)) is None]
+        for role in ("hub/", "files/"):
+            for status, words in ((403, "token"), (500, "same command again")):
+                with self.subTest(role=role, status=status):
+                    answer(role, status)
+                    self.assert_fails(self.pull("org/noise", "--retries", "1", status=1),
+                                      str(status), words)
+        shard = "model-00001-of-00001.safetensors"
+        answer(shard, 302, [("Location", f"{self.hub.files_url}/other")])
+        self.hub.plain_files["/other"] = files[shard]
+        self.pull("org/noise")
+        self.assert_pulled(files)
+        self.assertLess(max(taken), 32 << 20)
+
     def test_no_network(self):
         self.add_noise()
         port = self.hub.url.rsplit(":", 1)[1]

@@ -75,6 +75,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send(status, [("X-Error-Code", code), ("X-Error-Message", text)],
                   json.dumps({"error": text}).encode())
 
+    def send_endless(self, status, headers=()):
+        """Sends more than anybody should take. Returns how much was taken."""
+        self.close_connection = True
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.end_headers()  # without a length: until the connection closes
+        taken = 0
+        try:
+            while taken < 64 << 20:
+                self.wfile.write(bytes(65536))
+                taken += 65536
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        return taken
+
     def cut(self):
         """Closes the connection without an answer."""
         self.close_connection = True
@@ -160,7 +176,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         link = f"{hub.files_url}/{blob.sha256}?signature={hub.sign()}&name={path}"
         self.send(302, headers + [("Location", link), ("X-Linked-Etag", f'"{blob.sha256}"'),
-                                  ("X-Linked-Size", str(len(blob.data)))], b"Found")
+                                  ("X-Linked-Size", str(len(blob.data)))],
+                  f"Temporary Redirect. Redirecting to {link}".encode())
 
     def answer_files(self):
         """Large files by digest; other files by name."""

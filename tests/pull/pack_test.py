@@ -129,6 +129,11 @@ class PackFaults(Packing):
         self.assertFalse((self.models / "org").exists())
         self.pull("org/name", "--pack")
 
+    def test_no_ranges(self):
+        self.hub.has_ranges = False
+        self.assert_fails(self.pull("org/name", "--pack", "--retries", "0", status=1), "ranges",
+                          "without --pack")
+
     def test_wrong_bytes(self):
         def wrong(request):
             data = self.hub.by_digest.get(request.name[1:])
