@@ -176,7 +176,7 @@ static int work_and_pack(struct pulling *p, const char *dst, int *status, struct
     if (rc == 0)
         rc = pull_compare(&p->dir, &p->list, &p->missing_bytes, err);
     if (rc == 0)
-        rc = pull_write_manifest(&p->options, &p->dir, &p->list, err);
+        rc = pull_begin(&p->options, &p->dir, &p->list, err);
     if (rc == 0 && args_flag(p->args, "dry-run")) {
         *status = print_plan(p, dst);
         return 0;

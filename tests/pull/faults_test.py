@@ -486,6 +486,26 @@ class Stop(Case):
         path = next(self.models.glob("**/m.gguf"))
         self.assertEqual(path.read_bytes(), noise(2, 6_000_000))
 
+    def test_changed_and_interrupted(self):
+        """Files of an older commit and of the same length are not taken for the new ones."""
+        files = self.add_noise()
+        self.pull("org/noise")
+        new = {name: noise(i + 50, len(files[name])) for i, name in
+               enumerate(("tokenizer.json", "model-00002-of-00003.safetensors",
+                          "model-00003-of-00003.safetensors"))}
+        self.hub.add("org/noise", new)
+        self.hub.commit = "f" * 40
+        self.hub.faults.append(lambda r: r.name.endswith(self.hub.repos["org/noise"]
+                               ["model-00003-of-00003.safetensors"].sha256) and not r.send(500))
+        self.pull("org/noise", "--retries", "0", "--connections", "1", status=1)
+        self.assertEqual([m["state"] for m in self.list()], ["partial"])
+        self.hub.faults.clear()
+        before = self.hub.sent_bytes
+        self.pull("org/noise")
+        self.assert_pulled({**files, **new})
+        # The second shard had arrived and is not downloaded again.
+        self.assertLess(self.hub.sent_bytes - before, 4_000_000)
+
     def test_interrupted(self):
         files = self.add_noise()
         self.hub.bytes_per_second = 400_000
@@ -507,6 +527,7 @@ class Stop(Case):
 class Killed100(Stop):
     """The whole of Stop.test_killed."""
     test_continues = test_interrupted = test_changed_meanwhile = None
+    test_changed_and_interrupted = None
 
     def test_killed(self):
         left = self.kill(100)
