@@ -184,7 +184,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         hub = self.server.hub
         plain = hub.plain_files.get(self.name)
         if plain is not None:
-            self.send_file(plain, [("ETag", f'"{hashlib.md5(plain).hexdigest()}"')])
+            self.send_file(plain, [("ETag", f'"{hashlib.md5(plain).hexdigest()}"')]
+                           if hub.has_etags else [])
             return
         data = hub.by_digest.get(self.name[1:])
         if data is None or not hub.is_signed(self.query.get("signature")):
@@ -225,6 +226,7 @@ class Hub:
         self.sent_bytes = 0
         self.bytes_per_second = None  # of each connection
         self.has_ranges = True
+        self.has_etags = True  # of plain files
         self.cut_after = None  # bytes until all connections are cut, then every so many
         self.n_cuts = None  # so many at most
         self.spent = 0
