@@ -67,6 +67,15 @@ class Download(Case):
                           "move it away", status=2)
         self.assertEqual((other / "config.json").read_text(), "mine")
 
+    def test_files_of_a_pack(self):
+        """They would make the folder look like a packed model."""
+        files = self.add_noise()
+        self.hub.add("org/noise", {name: b"{}" for name in
+                                   ("model.json", "plan.json", "disks.json")})
+        self.pull("org/noise")
+        self.assert_pulled(files)
+        self.assertEqual([m["kind"] for m in self.list()], ["Hugging Face"])
+
     def test_dry_run(self):
         self.add_noise()
         plan = json.loads(self.pull("org/noise", "--dry-run", "--json").stdout)
