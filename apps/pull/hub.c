@@ -10,7 +10,7 @@
 #include "apps/pull/gguf_name.h"
 
 #define LIST_BYTES (64u << 20)
-#define MAX_FILES 100000
+#define MAX_FILES 10000 /* some work grows with the square of it */
 #define MAX_PAGES 1000
 /* Larger than any disk of today; sums of sizes cannot overflow. */
 #define MAX_FILE_BYTES ((json_int_t)1 << 46)

@@ -3,6 +3,7 @@
 
 Usage: faults_test.py PROGRAM TESTS [TestClass...]
 """
+import json
 import os
 import shutil
 import ssl
@@ -343,6 +344,13 @@ class HostileHub(Case):
         page = [("Link", f'<{self.hub.url}/api/models/org/noise/tree/x>; rel="next"')]
         self.hub.faults.append(lambda r: "/tree/" in r.name and not r.send(200, page, b"[]"))
         self.assert_fails(self.pull("org/noise", status=1), "too many pages")
+
+    def test_long_list(self):
+        self.add_noise()
+        page = json.dumps([hubs.Blob(b"x", False).entry(f"{i}.json") for i in range(10_001)])
+        self.hub.faults.append(lambda r: "/tree/" in r.name and
+                               not r.send(200, (), page.encode()))
+        self.assert_fails(self.pull("org/noise", status=1), "too many files")
 
     def test_larger_than_any_disk(self):
         self.add_noise()
