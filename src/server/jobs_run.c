@@ -331,7 +331,9 @@ static unsigned find_ready(struct runner *e)
 
 static struct schedule_entry entry_of(const struct job *job)
 {
-    struct schedule_entry entry = {.due = job->due, .order = job->order};
+    /* Whoever waits for this prompt may be due before it. */
+    const uint64_t due = job->wanted_due < job->due ? job->wanted_due : job->due;
+    struct schedule_entry entry = {.due = due, .order = job->order};
     if (!is_reading(job))
         return entry;
     entry.n_left = prompt_of(job)->n_ids - job->n_at;
@@ -404,20 +406,32 @@ static void fill(struct runner *e, struct group *g)
     e->position = positions / g->n;
 }
 
+/* Tells a job that another one goes on after n tokens of its prompt, and when that one is due. */
+static void note_wanted(struct job *source, const struct job *job, size_t n)
+{
+    const uint64_t due = job->due + prompt_of(job)->n_ids;
+    if (due < source->wanted_due)
+        source->wanted_due = due;
+    if (source->n_stop > 0 && source->n_stop <= n)
+        return;
+    source->n_stop = n;
+    session_pool_keep_mark(source->session, (unsigned)n);
+}
+
 /* Begins the prompts of jobs that waited for others to compute a prefix, when it is there or will
  * not come. Tells those that compute one where others go on from. */
 static void see_waiting(struct runner *e)
 {
-    for (unsigned i = 0; i < e->n_running; i++)
+    for (unsigned i = 0; i < e->n_running; i++) {
         e->running[i]->n_stop = 0;
+        e->running[i]->wanted_due = UINT64_MAX;
+    }
     for (unsigned i = 0; i < e->n_running; i++) {
         struct job *job = e->running[i], *source = NULL;
         struct fm_error err = {0};
         const size_t n = job->waits ? find_source(e, job, &source) : 0;
-        if (n > 0 && (source->n_stop == 0 || n < source->n_stop)) {
-            source->n_stop = n;
-            session_pool_keep_mark(source->session, (unsigned)n);
-        }
+        if (n > 0)
+            note_wanted(source, job, n);
         if (!job->waits || n > 0)
             continue;
         const int rc = open_prompt(e, job, &err);

@@ -361,6 +361,26 @@ static void test_source_leaves(void **state)
     close_fixture(&f);
 }
 
+/* A short prompt waits for the beginning of a long one. What is due between the two is read after
+ * the short one. */
+static void test_wanted_prefix_is_early(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, N_JOBS);
+    hold(&f);
+    (void)submit(&f, 100, 850, 1);
+    (void)submit(&f, 0, 500, 2);
+    (void)submit(&f, 100, 50, 3);
+    release(&f);
+    wait_for_all(&f);
+    const unsigned order[] = {2, 1, 0};
+    assert_int_equal(f.n_order, 3);
+    assert_memory_equal(f.order, order, sizeof order);
+    assert_int_equal(f.clients[2].usage.n_cached, 100);
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +389,7 @@ int main(void)
         cmocka_unit_test(test_same_prompt),
         cmocka_unit_test(test_mark_at_fork),
         cmocka_unit_test(test_source_leaves),
+        cmocka_unit_test(test_wanted_prefix_is_early),
     };
     return cmocka_run_group_tests(tests, make_model, remove_model);
 }
