@@ -147,10 +147,13 @@ static size_t common_prefix(const struct job_prompt *prompt, const struct job_pr
 }
 
 /* Finds the job that is computing the longest beginning of this job's prompt. Returns its length;
- * 0: no job computes enough of it to wait for, or more of it than there is already. */
+ * 0: no job computes enough of it to wait for, or more of it than there is already. A job waits to
+ * the end for what it began to wait for; any more must be worth waiting, too. */
 static size_t find_source(const struct runner *e, const struct job *job, struct job **source)
 {
     const struct job_prompt *prompt = prompt_of(job);
+    const size_t n_there = session_pool_nearest(e->sessions, prompt->ids, prompt->n_ids,
+                                                job->spec.owner);
     size_t longest = 0;
     for (unsigned i = 0; i < e->n_running; i++) {
         struct job *other = e->running[i];
@@ -158,17 +161,13 @@ static size_t find_source(const struct runner *e, const struct job *job, struct 
             other->spec.owner != job->spec.owner)
             continue;
         const size_t n = common_prefix(prompt, prompt_of(other));
-        if (n > other->n_at && n > longest) {
+        const size_t n_gain = job->waits && n <= job->n_wait ? 1 : SHARED_MIN;
+        if (n > other->n_at && n >= n_there + n_gain && n > longest) {
             longest = n;
             *source = other;
         }
     }
-    if (longest == 0)
-        return 0;
-    const size_t n_min = (job->waits ? 1 : SHARED_MIN) +
-                         session_pool_nearest(e->sessions, prompt->ids, prompt->n_ids,
-                                              job->spec.owner);
-    return longest >= n_min ? longest : 0;
+    return longest;
 }
 
 /* Begins the job's next prompt, or lets it wait for another job that computes its beginning. One
@@ -179,7 +178,8 @@ static int begin_prompt(struct runner *e, struct job *job, struct fm_error *err)
     job->n_at = 0;
     job->due = e->n_prompt;
     job->waits = false;
-    job->waits = !prompt_view_is_wanted(&job->spec) && find_source(e, job, &source) > 0;
+    job->n_wait = prompt_view_is_wanted(&job->spec) ? 0 : find_source(e, job, &source);
+    job->waits = job->n_wait > 0;
     return job->waits ? 0 : open_prompt(e, job, err);
 }
 
@@ -430,8 +430,10 @@ static void see_waiting(struct runner *e)
         struct job *job = e->running[i], *source = NULL;
         struct fm_error err = {0};
         const size_t n = job->waits ? find_source(e, job, &source) : 0;
-        if (n > 0)
+        if (n > 0) {
+            job->n_wait = n;
             note_wanted(source, job, n);
+        }
         if (!job->waits || n > 0)
             continue;
         const int rc = open_prompt(e, job, &err);
