@@ -162,14 +162,21 @@ static int compare_ranges(const void *a, const void *b)
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-static bool add_range(struct parser *p, uint32_t lo, uint32_t hi)
+static void push_range(struct parser *p, uint32_t lo, uint32_t hi)
 {
     struct gbnf *g = p->g;
-    if (!grow(p, (void **)&g->ranges, &g->ranges_capacity, g->n_ranges + 1, sizeof *g->ranges,
-              GBNF_RANGES))
-        return false;
-    g->ranges[g->n_ranges++] = (struct gbnf_range){lo, hi};
-    return true;
+    if (grow(p, (void **)&g->ranges, &g->ranges_capacity, g->n_ranges + 1, sizeof *g->ranges,
+             GBNF_RANGES))
+        g->ranges[g->n_ranges++] = (struct gbnf_range){lo, hi};
+}
+
+/* Adds a range to the last set, without surrogates: UTF-8 has none. */
+static void add_range(struct parser *p, uint32_t lo, uint32_t hi)
+{
+    if (lo < 0xd800)
+        push_range(p, lo, hi < 0xd7ff ? hi : 0xd7ff);
+    if (hi > 0xdfff)
+        push_range(p, lo > 0xe000 ? lo : 0xe000, hi);
 }
 
 /* Pushes the set of these ranges, or of all other characters. */
@@ -182,13 +189,13 @@ static void push_set(struct parser *p, struct sequence *s, struct gbnf_range *ra
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t lo = ranges[i].lo > from ? ranges[i].lo : from;
         if (is_negated && ranges[i].lo > from)
-            (void)add_range(p, from, ranges[i].lo - 1);
+            add_range(p, from, ranges[i].lo - 1);
         if (!is_negated && lo <= ranges[i].hi)
-            (void)add_range(p, lo, ranges[i].hi);
+            add_range(p, lo, ranges[i].hi);
         from = ranges[i].hi + 1 > from ? ranges[i].hi + 1 : from;
     }
     if (is_negated && from <= CODE_POINT_MAX)
-        (void)add_range(p, from, CODE_POINT_MAX);
+        add_range(p, from, CODE_POINT_MAX);
     (void)push(p, s, (struct gbnf_element){.kind = GBNF_SET, .first_range = first,
                                            .n_ranges = (uint32_t)p->g->n_ranges - first});
 }

@@ -35,7 +35,7 @@ enum gbnf_kind { GBNF_END, GBNF_SET, GBNF_RULE };
 struct gbnf_element {
     enum gbnf_kind kind;
     uint32_t rule;                  /* GBNF_RULE */
-    uint32_t first_range, n_ranges; /* GBNF_SET: sorted and disjoint */
+    uint32_t first_range, n_ranges; /* GBNF_SET: sorted, disjoint, no surrogates */
 };
 
 struct gbnf_rule {

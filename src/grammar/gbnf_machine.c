@@ -10,17 +10,19 @@
 #define STACKS 64u           /* maximum ways in which an answer may fit */
 #define NODES (1u << 14)     /* maximum; unused ones are removed between tokens */
 #define TABLE (2u * NODES)   /* of hashes; a power of two */
-#define FOLLOWERS (1u << 16) /* maximum entries of all lists of what follows a node */
+#define FOLLOWERS (1u << 16) /* maximum entries of all lists of what a node begins with */
 #define EXPANDED 2048u       /* maximum nodes that are looked at to find what follows one */
 #define MASKS 32u
+#define STEPS (1u << 27) /* maximum work for one mask; see gbnf_machine_steps */
 #define NONE UINT32_MAX
 
 struct node {
     uint32_t element, below;
-    uint32_t first, n; /* what follows its character, in `followers` */
+    uint32_t first, n; /* unless a set: the sets that it may begin with, in `followers` */
     bool is_known;     /* the last two are set */
-    bool may_end;      /* nothing need follow */
+    bool may_end;      /* it may be empty, and all below it */
     uint32_t stamp;    /* of the last search that found it */
+    uint64_t taken;    /* the last character whose followers include it */
 };
 
 /* Where an answer is. */
@@ -42,6 +44,8 @@ struct gbnf_machine {
     const struct token_trie *trie;
     struct node *nodes, *spare; /* [NODES] */
     uint32_t n_nodes, stamp;
+    uint64_t taken, n_steps;
+    bool is_exhausted; /* more than STEPS; until the next reset */
     uint32_t forget_at; /* so many nodes are worth removing some */
     uint32_t *table; /* [TABLE] index of a node plus one; 0: free */
     uint32_t *followers; /* [FOLLOWERS] */
@@ -51,9 +55,16 @@ struct gbnf_machine {
     struct state *levels; /* [longest + 1] states behind each byte of a token */
     struct mask masks[MASKS];
     uint32_t n_masks, next_mask;
+    uint32_t *no_bits; /* the mask that allows nothing */
 };
 
 /* ---- nodes ---------------------------------------------------------------------------------- */
+
+static void count(struct gbnf_machine *m)
+{
+    if (++m->n_steps > STEPS)
+        m->is_exhausted = true;
+}
 
 /* Returns the node, or NONE if there is no room. */
 static uint32_t node_of(struct gbnf_machine *m, uint32_t element, uint32_t below)
@@ -82,6 +93,7 @@ struct found {
 static void want(struct gbnf_machine *m, struct found *f, uint32_t element, uint32_t below)
 {
     const uint32_t node = node_of(m, element, below);
+    count(m);
     if (node == NONE || f->n_work == EXPANDED || m->nodes[node].stamp == m->stamp)
         return;
     m->nodes[node].stamp = m->stamp;
@@ -114,19 +126,21 @@ static void look_at(struct gbnf_machine *m, struct found *f, uint32_t node)
 
 static void search(struct gbnf_machine *m, struct found *f)
 {
-    for (uint32_t i = 0; i < f->n_work; i++)
+    for (uint32_t i = 0; i < f->n_work && !m->is_exhausted; i++)
         look_at(m, f, m->work[i]);
 }
 
-/* Finds what follows the character of a node, once. */
-static void find_followers(struct gbnf_machine *m, uint32_t at)
+/* Finds the sets that a node may begin with, once. */
+static void find_beginnings(struct gbnf_machine *m, uint32_t at)
 {
     struct found f = {.n = 0};
     if (m->nodes[at].is_known)
         return;
     m->stamp++;
-    want(m, &f, m->nodes[at].element + 1, m->nodes[at].below);
+    want(m, &f, m->nodes[at].element, m->nodes[at].below);
     search(m, &f);
+    if (m->is_exhausted)
+        return;
     if (f.n > FOLLOWERS - m->n_followers)
         f.n = FOLLOWERS - m->n_followers;
     struct node *node = &m->nodes[at];
@@ -141,13 +155,15 @@ static void find_followers(struct gbnf_machine *m, uint32_t at)
 /* ---- characters ----------------------------------------------------------------------------- */
 
 /* Returns whether the set of a node has a character from lo to hi. */
-static bool has_any(const struct gbnf_machine *m, uint32_t node, uint32_t lo, uint32_t hi)
+static bool has_any(struct gbnf_machine *m, uint32_t node, uint32_t lo, uint32_t hi)
 {
     const struct gbnf_element *e = &m->g->elements[m->nodes[node].element];
     const struct gbnf_range *r = m->g->ranges + e->first_range;
     uint32_t a = 0, b = e->n_ranges;
+    count(m);
     while (a < b) { /* the first range that does not end before lo */
         const uint32_t middle = (a + b) / 2;
+        count(m);
         if (r[middle].hi < lo)
             a = middle + 1;
         else
@@ -156,41 +172,64 @@ static bool has_any(const struct gbnf_machine *m, uint32_t node, uint32_t lo, ui
     return a < e->n_ranges && r[a].lo <= hi;
 }
 
-static void take_follower(struct state *out, uint32_t node)
+/* Returns whether the node is new behind this character. */
+static bool take(struct gbnf_machine *m, uint32_t node)
 {
-    for (uint32_t i = 0; i < out->n; i++)
-        if (out->nodes[i] == node)
-            return;
-    if (out->n < STACKS)
+    const bool is_new = m->nodes[node].taken != m->taken;
+    count(m);
+    m->nodes[node].taken = m->taken;
+    return is_new;
+}
+
+static void take_set(struct gbnf_machine *m, struct state *out, uint32_t node)
+{
+    if (take(m, node) && out->n < STACKS)
         out->nodes[out->n++] = node;
+}
+
+/* Takes what follows the character of a node. Many nodes may have the same behind them: the last
+ * characters of all alternatives of a group, for example. */
+static void take_followers(struct gbnf_machine *m, struct state *out, uint32_t at)
+{
+    const uint32_t element = m->nodes[at].element + 1, below = m->nodes[at].below;
+    const bool is_last = m->g->elements[element].kind == GBNF_END;
+    const uint32_t next = is_last ? below : node_of(m, element, below);
+    if (next == NONE) { /* nothing follows, or there is no room */
+        out->may_end = out->may_end || is_last;
+        return;
+    }
+    if (m->g->elements[m->nodes[next].element].kind == GBNF_SET) {
+        take_set(m, out, next);
+        return;
+    }
+    if (!take(m, next))
+        return;
+    find_beginnings(m, next);
+    const struct node *node = &m->nodes[next];
+    out->may_end = out->may_end || node->may_end;
+    for (uint32_t k = 0; k < node->n; k++)
+        take_set(m, out, m->followers[node->first + k]);
 }
 
 static bool take_character(struct gbnf_machine *m, const struct state *in, uint32_t c,
                            struct state *out)
 {
-    for (uint32_t i = 0; i < in->n; i++) {
-        if (!has_any(m, in->nodes[i], c, c))
-            continue;
-        find_followers(m, in->nodes[i]);
-        const struct node *node = &m->nodes[in->nodes[i]];
-        out->may_end = out->may_end || node->may_end;
-        for (uint32_t k = 0; k < node->n; k++)
-            take_follower(out, m->followers[node->first + k]);
-    }
+    m->taken++;
+    for (uint32_t i = 0; i < in->n && !m->is_exhausted; i++)
+        if (has_any(m, in->nodes[i], c, c))
+            take_followers(m, out, in->nodes[i]);
     return out->n > 0 || out->may_end;
 }
 
 /* Returns whether some stack can go on with a character that begins with these bits. */
-static bool may_begin(const struct gbnf_machine *m, const struct state *in, uint32_t partial,
+static bool may_begin(struct gbnf_machine *m, const struct state *in, uint32_t partial,
                       unsigned n_bytes, unsigned n_left)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     uint32_t lo = partial << 6 * n_left, hi = lo | ((1u << 6 * n_left) - 1);
     lo = lo > least[n_bytes] ? lo : least[n_bytes]; /* no character has two spellings */
     hi = hi < CODE_POINT_MAX ? hi : CODE_POINT_MAX;
-    if (lo > hi || (lo >= 0xd800 && hi <= 0xdfff))
-        return false;
-    for (uint32_t i = 0; i < in->n; i++)
+    for (uint32_t i = 0; lo <= hi && i < in->n; i++)
         if (has_any(m, in->nodes[i], lo, hi))
             return true;
     return false;
@@ -218,10 +257,10 @@ static bool step(struct gbnf_machine *m, const struct state *in, uint8_t byte, s
     } else {
         n_bytes = 1;
     }
-    if (!may_begin(m, in, c, n_bytes, n_left))
-        return false;
     if (n_left == 0)
         return take_character(m, in, c, out);
+    if (!may_begin(m, in, c, n_bytes, n_left))
+        return false;
     out->n = in->n;
     memcpy(out->nodes, in->nodes, in->n * sizeof *in->nodes);
     out->partial = c;
@@ -243,7 +282,7 @@ static void walk(struct gbnf_machine *m, uint32_t *bits)
     const struct token_trie *trie = m->trie;
     memset(bits, 0, (trie->n_ids / 32 + 1) * sizeof *bits);
     m->levels[0] = m->now;
-    for (uint32_t i = 0; i < trie->n_nodes;) {
+    for (uint32_t i = 0; i < trie->n_nodes && !m->is_exhausted;) {
         const struct trie_node *node = &trie->nodes[i];
         if (!step(m, &m->levels[node->depth - 1], node->byte, &m->levels[node->depth])) {
             i = node->end;
@@ -257,6 +296,8 @@ static void walk(struct gbnf_machine *m, uint32_t *bits)
 
 const uint32_t *gbnf_machine_mask(struct gbnf_machine *m)
 {
+    if (m->is_exhausted)
+        return m->no_bits;
     for (uint32_t i = 0; i < m->n_masks; i++)
         if (is_same(&m->masks[i].state, &m->now))
             return m->masks[i].bits;
@@ -264,8 +305,35 @@ const uint32_t *gbnf_machine_mask(struct gbnf_machine *m)
     m->next_mask = (m->next_mask + 1) % MASKS;
     m->n_masks += m->n_masks < MASKS;
     mask->state = m->now;
+    m->n_steps = 0;
     walk(m, mask->bits);
-    return mask->bits;
+    if (!m->is_exhausted)
+        return mask->bits;
+    m->n_masks = m->next_mask = 0; /* the last one is not complete */
+    return m->no_bits;
+}
+
+static int too_ambiguous(struct fm_error *err)
+{
+    return err_set(err, FM_ERR_ARG, "the grammar is too ambiguous: the answer fits in too many "
+                   "ways at a time; write what several alternatives have in common only once");
+}
+
+int gbnf_machine_check(struct gbnf_machine *m, struct fm_error *err)
+{
+    const uint32_t *mask = gbnf_machine_mask(m);
+    bool is_stuck = !m->now.may_end;
+    for (uint32_t i = 0; is_stuck && i < m->trie->n_ids / 32 + 1; i++)
+        is_stuck = mask[i] == 0;
+    if (m->is_exhausted)
+        return too_ambiguous(err);
+    return is_stuck ? err_set(err, FM_ERR_ARG, "no token can follow in the grammar: it is too deep "
+                              "or too ambiguous here") : 0;
+}
+
+uint64_t gbnf_machine_steps(const struct gbnf_machine *m)
+{
+    return m->n_steps;
 }
 
 /* Forgets all nodes but those of the answer. */
@@ -276,6 +344,7 @@ static void forget(struct gbnf_machine *m)
     m->nodes = m->spare;
     m->spare = old;
     m->n_nodes = m->n_followers = m->n_masks = m->next_mask = m->stamp = 0;
+    m->taken = 0;
     for (uint32_t i = 0; i < m->now.n; i++) {
         /* From the bottom of the stack, which is found by turning its links round. */
         uint32_t above = NONE, at = m->now.nodes[i];
@@ -302,8 +371,12 @@ int gbnf_machine_accept_bytes(struct gbnf_machine *m, const char *bytes, size_t 
         forget(m);
         a = m->now;
     }
+    m->n_steps = 0;
     for (size_t i = 0; i < n; i++) {
-        if (!step(m, &a, (uint8_t)bytes[i], &b))
+        const bool is_step = step(m, &a, (uint8_t)bytes[i], &b);
+        if (m->is_exhausted)
+            return too_ambiguous(err);
+        if (!is_step)
             return err_set(err, FM_ERR_ARG, "the text does not fit the grammar");
         a = b;
     }
@@ -316,6 +389,8 @@ int gbnf_machine_accept(struct gbnf_machine *m, int32_t id, struct fm_error *err
     size_t bytes = 0;
     const char *text = tokenizer_piece(m->trie->tok, id, &bytes);
     const uint32_t *mask = gbnf_machine_mask(m);
+    if (m->is_exhausted)
+        return too_ambiguous(err);
     if (id < 0 || (uint32_t)id >= m->trie->n_ids || text == NULL ||
         (mask[id / 32] >> id % 32 & 1) == 0)
         return err_set(err, FM_ERR_ARG, "token %d does not fit the grammar", (int)id);
@@ -324,12 +399,12 @@ int gbnf_machine_accept(struct gbnf_machine *m, int32_t id, struct fm_error *err
 
 bool gbnf_machine_may_end(const struct gbnf_machine *m)
 {
-    return m->now.may_end;
+    return m->now.may_end && !m->is_exhausted;
 }
 
 bool gbnf_machine_must_end(const struct gbnf_machine *m)
 {
-    return m->now.may_end && m->now.n == 0;
+    return gbnf_machine_may_end(m) && m->now.n == 0;
 }
 
 /* ---- open and close ------------------------------------------------------------------------- */
@@ -341,6 +416,8 @@ void gbnf_machine_reset(struct gbnf_machine *m)
     m->now = (struct state){.n = 0};
     if (m->n_nodes > NODES / 2)
         forget(m);
+    m->n_steps = 0;
+    m->is_exhausted = false;
     m->stamp++;
     for (size_t k = 0; k < root->n; k++)
         want(m, &f, root->alternatives[k], NONE);
@@ -369,7 +446,8 @@ int gbnf_machine_open(struct gbnf *g, const struct token_trie *trie, struct gbnf
     m->followers = mem_new(FOLLOWERS, sizeof *m->followers, "a grammar", err);
     m->work = mem_new(EXPANDED, sizeof *m->work, "a grammar", err);
     m->levels = mem_new(trie->longest + 1, sizeof *m->levels, "a grammar", err);
-    bool is_good = m->nodes != NULL && m->spare != NULL && m->table != NULL &&
+    m->no_bits = mem_new(trie->n_ids / 32 + 1, sizeof *m->no_bits, "a grammar", err);
+    bool is_good = m->no_bits != NULL && m->nodes != NULL && m->spare != NULL && m->table != NULL &&
                    m->followers != NULL && m->work != NULL && m->levels != NULL;
     for (uint32_t i = 0; is_good && i < MASKS; i++) {
         m->masks[i].bits = mem_new(trie->n_ids / 32 + 1, sizeof(uint32_t), "a grammar", err);
@@ -396,6 +474,7 @@ void gbnf_machine_close(struct gbnf_machine *m)
     mem_free(m->followers);
     mem_free(m->work);
     mem_free(m->levels);
+    mem_free(m->no_bits);
     gbnf_free(m->g);
     mem_free(m);
 }

@@ -64,6 +64,10 @@ static void test_texts(void **state)
         {"root ::= [^a]", "\xe6\x97", 1},
         {"root ::= [a-z]", "\xe6", 0},
         {"root ::= .", "\xed\xa0", 0},      /* a surrogate */
+        {"root ::= [\\uD700-\\uE001]", "\xed\x9f\xbf", 2},
+        {"root ::= [\\uD700-\\uE001]", "\xee\x80\x80", 2},
+        {"root ::= [\\uD700-\\uE001]", "\xed\xa0", 0},
+        {"root ::= \"a\" | \"b\" [\\uD800]", "b", 0}, /* nothing could follow */
         {"root ::= .", "\xc0", 0},          /* a second spelling */
         {"root ::= .", "\xf0\x80", 0},
         {"root ::= \"\\x41\\u00e9\\U0001F600\\\"\\\\\"", "A\xc3\xa9\xf0\x9f\x98\x80\"\\", 2},
@@ -103,6 +107,8 @@ static void test_refused(void **state)
     refuses("root ::= a\na ::= b a \"x\" | \"y\"\nb ::= \"\"", "refers to itself");
     refuses("root ::= \"a\" root", "never ends");
     refuses("root ::= [^\\x00-\\U0010FFFF]", "never ends");
+    refuses("root ::= [\\uD800]", "never ends");
+    refuses("root ::= \"a\" [^\\x00-\\uD7FF\\uE000-\\U0010FFFF]", "never ends");
     refuses("root ::= ((\"a\"{0,2000}){0,2000}){0,2000}", "too large");
 }
 
@@ -127,11 +133,74 @@ static void test_bounds(void **state)
     assert_int_equal(fits(many, text), 2);
 }
 
+/* ---- masks ---------------------------------------------------------------------------------- */
+
+#define LETTERS 42u
+#define TOKENS (LETTERS + LETTERS * LETTERS + LETTERS * LETTERS * LETTERS)
+
+static struct trie_node all_nodes[TOKENS];
+static int32_t all_same[TOKENS];
+
+/* Adds all tokens of one to three letters that begin with those before. */
+static void add_tokens(struct token_trie *t, uint16_t depth)
+{
+    for (uint32_t i = 0; depth <= 3 && i < LETTERS; i++) {
+        const uint32_t at = t->n_nodes++;
+        all_nodes[at] = (struct trie_node){.token = (int32_t)at, .depth = depth,
+                                           .byte = (uint8_t)('A' + i)};
+        all_same[at] = -1;
+        add_tokens(t, depth + 1);
+        all_nodes[at].end = t->n_nodes;
+    }
+}
+
+/* Opens a machine for a group of n equal parts. */
+static struct gbnf_machine *open_parts(const char *begin, const char *part, unsigned n,
+                                       const char *end)
+{
+    static struct token_trie trie;
+    static char text[1 << 16];
+    struct gbnf *g;
+    struct gbnf_machine *m;
+    struct fm_error err = {0};
+    trie = (struct token_trie){.nodes = all_nodes, .same = all_same, .n_ids = TOKENS, .longest = 3};
+    add_tokens(&trie, 1);
+    size_t at = (size_t)snprintf(text, sizeof text, "%s", begin);
+    for (unsigned i = 0; i < n; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s", i > 0 ? " | " : "", part);
+    (void)snprintf(text + at, sizeof text - at, "%s", end);
+    assert_int_equal(gbnf_compile(text, strlen(text), &g, &err), 0);
+    assert_int_equal(gbnf_machine_open(g, &trie, &m, &err), 0);
+    return m;
+}
+
+static uint32_t count_bits(const uint32_t *mask)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i <= TOKENS / 32; i++)
+        n += (uint32_t)__builtin_popcount(mask[i]);
+    return n;
+}
+
+/* Equal alternatives cost as much as there are, not their square. */
+static void test_equal_alternatives(void **state)
+{
+    (void)state;
+    static const char *const ends[] = {")*", "){0,2000}"};
+    for (int i = 0; i < 2; i++) {
+        struct gbnf_machine *m = open_parts("root ::= (", ".", 64, ends[i]);
+        assert_int_equal(count_bits(gbnf_machine_mask(m)), TOKENS);
+        assert_in_range(gbnf_machine_steps(m), TOKENS * 64, TOKENS * 64 * 6);
+        assert_int_equal(gbnf_machine_check(m, NULL), 0);
+        gbnf_machine_close(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_bounds), cmocka_unit_test(test_equal_alternatives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

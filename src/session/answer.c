@@ -272,11 +272,14 @@ static void begin_grammar(struct fm_answer *a)
     fm_sampler_constrain(a->sampler, a->o.grammar);
 }
 
-/* Explains why no token can be picked. Blames the options if the logits are finite and the bias
- * forbids some token. */
+/* Explains why no token can be picked. Blames the grammar if it allows none, and the options if the
+ * logits are finite and the bias forbids some token. */
 static int no_token(const struct fm_answer *a, const float *logits, struct fm_error *err)
 {
+    const int rc = a->is_constrained ? constraint_check(a->o.grammar, err) : 0;
     bool is_forbidden = a->bias_forbids;
+    if (rc != 0)
+        return rc;
     for (uint32_t i = 0; i < a->model->engine.model->shape.vocabulary; i++)
         is_forbidden = is_forbidden && isfinite(logits[i]);
     if (is_forbidden)

@@ -184,6 +184,11 @@ const uint32_t *constraint_mask(struct fm_grammar *g)
     return g->bits;
 }
 
+int constraint_check(struct fm_grammar *g, struct fm_error *err)
+{
+    return g->gbnf != NULL ? gbnf_machine_check(g->gbnf, err) : 0;
+}
+
 uint32_t constraint_forced(struct fm_grammar *g, int32_t *ids, uint32_t max)
 {
     return g->is_ended || g->gbnf != NULL ? 0 : grammar_forced(g->grammar, ids, max);

@@ -125,6 +125,8 @@ void model_grammars_close(struct fm_model *m);
 /* Returns the tokens that a grammar allows, a bit per id, stop tokens included. The grammar owns
  * the mask; it is valid until the next accept, reset or mask. */
 const uint32_t *constraint_mask(struct fm_grammar *grammar);
+/* Fails with FM_ERR_ARG if the grammar allows no token. */
+int constraint_check(struct fm_grammar *grammar, struct fm_error *err);
 /* Writes up to `max` tokens that the grammar forces next (grammar.h). Returns how many. */
 uint32_t constraint_forced(struct fm_grammar *grammar, int32_t *ids, uint32_t max);
 
