@@ -99,6 +99,22 @@ static int print_plan(const struct pulling *p, const char *path)
     return STATUS_OK;
 }
 
+/* Shows what is to be downloaded into `folder` to get `path`. Writes nothing. */
+static int dry_run(struct pulling *p, const char *folder, const char *path, int *status,
+                   struct fm_error *err)
+{
+    int rc = 0;
+    p->missing_bytes = p->list.bytes;
+    if (plat_file_exists(folder)) {
+        rc = store_dir_look(&p->dir, folder, err);
+        if (rc == 0)
+            rc = pull_compare(&p->dir, &p->list, &p->missing_bytes, err);
+    }
+    if (rc == 0)
+        *status = print_plan(p, path);
+    return rc;
+}
+
 static int report(const struct pulling *p, const char *path, bool is_cached)
 {
     char size[UNIT_BYTES], rate[UNIT_BYTES], time[UNIT_BYTES];
@@ -172,15 +188,13 @@ static int work_and_pack(struct pulling *p, const char *dst, int *status, struct
     struct fm_pack_result result = {.size = sizeof result};
     if (!store_pack_source(dst, p->name.name, source))
         return err_set(err, FM_ERR_ARG, "the path '%.200s...' is too long", dst);
+    if (args_flag(p->args, "dry-run"))
+        return dry_run(p, source, dst, status, err);
     int rc = store_dir_open(&p->dir, source, err);
     if (rc == 0)
         rc = pull_compare(&p->dir, &p->list, &p->missing_bytes, err);
     if (rc == 0)
-        rc = pull_write_manifest(&p->options, &p->dir, &p->list, err);
-    if (rc == 0 && args_flag(p->args, "dry-run")) {
-        *status = print_plan(p, dst);
-        return 0;
-    }
+        rc = pull_begin(&p->options, &p->dir, &p->list, err);
     if (rc == 0)
         rc = pack_files(p, dst, &result, err);
     store_dir_close(&p->dir);
@@ -209,13 +223,11 @@ static int download(struct pulling *p, struct fm_error *err)
 
 static int work_in(struct pulling *p, const char *path, int *status, struct fm_error *err)
 {
+    if (args_flag(p->args, "dry-run"))
+        return dry_run(p, path, path, status, err);
     int rc = store_dir_open(&p->dir, path, err);
     if (rc == 0)
         rc = pull_compare(&p->dir, &p->list, &p->missing_bytes, err);
-    if (rc == 0 && args_flag(p->args, "dry-run")) {
-        *status = print_plan(p, path);
-        return 0;
-    }
     if (rc == 0)
         rc = download(p, err);
     if (rc == 0)

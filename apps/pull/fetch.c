@@ -24,8 +24,9 @@ struct connection {
     char url[MODEL_URL_BYTES];
     struct web_reply reply;
     char why[CURL_ERROR_SIZE];
+    bool is_cut; /* the text of an error was too long: we ended the transfer; its status counts */
     bool is_checked; /* the head was compared with what was asked for */
-    uint64_t n_got;
+    uint64_t n_got, n_ignored;
     struct fm_error err; /* why we ended the transfer; code 0: we did not */
     bool is_serial_wanted;
     unsigned n_failures, n_redirects;
@@ -50,7 +51,7 @@ static int check_head(struct connection *c, struct fm_error *err)
     const struct part_item *item = &c->fetch->items[c->piece.item];
     const struct web_reply *r = &c->reply;
     (void)curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &c->reply.status);
-    if (r->status != 200 && r->status != 206)
+    if (!web_is_good(r->status))
         return 0; /* its text is ignored */
     if (r->is_encoded)
         return err_set(err, FM_ERR_IO, "'%s': the server compresses it although it was asked not "
@@ -83,7 +84,12 @@ static size_t take_bytes(char *data, size_t size, size_t n, void *ctx)
     if (!c->is_checked)
         rc = check_head(c, &c->err);
     c->is_checked = true;
-    if (rc == 0 && (c->reply.status == 200 || c->reply.status == 206)) {
+    if (rc == 0 && !web_is_good(c->reply.status)) {
+        c->n_ignored += bytes;
+        c->is_cut = c->n_ignored > WEB_IGNORED_BYTES;
+        return c->is_cut ? 0 : bytes;
+    }
+    if (rc == 0) {
         rc = parts_write(c->fetch->parts, &c->piece, data, bytes, &c->err);
         c->n_got += rc == 0 ? bytes : 0;
     }
@@ -97,8 +103,8 @@ static int start(struct connection *c, struct fm_error *err)
     char range[64];
     (void)snprintf(c->url, sizeof c->url, "%s", link != NULL ? link : f->urls[c->piece.item]);
     c->err = (struct fm_error){0};
-    c->is_checked = c->is_serial_wanted = false;
-    c->n_got = 0;
+    c->is_checked = c->is_serial_wanted = c->is_cut = false;
+    c->n_got = c->n_ignored = 0;
     c->why[0] = '\0';
     curl_easy_reset(c->easy);
     int rc = web_prepare(f->options->web, c->easy, c->url, &c->reply, &c->headers, err);
@@ -165,6 +171,8 @@ static int judge(struct connection *c, CURLcode code, struct fm_error *err)
     struct fetch *f = c->fetch;
     const struct web *web = f->options->web;
     (void)curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &c->reply.status);
+    if (c->is_cut)
+        code = CURLE_OK;
     if (c->is_serial_wanted)
         return parts_make_serial(f->parts, &c->piece, err);
     if (c->err.code == FM_ERR_CANCELLED)
@@ -176,7 +184,7 @@ static int judge(struct connection *c, CURLcode code, struct fm_error *err)
     if (code == CURLE_OK && web_is_redirect(c->reply.status))
         return follow(c, err);
     c->n_redirects = 0;
-    if (code == CURLE_OK && (c->reply.status == 200 || c->reply.status == 206)) {
+    if (code == CURLE_OK && web_is_good(c->reply.status)) {
         if (c->piece.at < c->piece.end)
             return retry(c, CURLE_PARTIAL_FILE, err);
         c->n_failures = 0;

@@ -10,7 +10,7 @@
 #include "apps/pull/gguf_name.h"
 
 #define LIST_BYTES (64u << 20)
-#define MAX_FILES 100000
+#define MAX_FILES 10000 /* some work grows with the square of it */
 #define MAX_PAGES 1000
 /* Larger than any disk of today; sums of sizes cannot overflow. */
 #define MAX_FILE_BYTES ((json_int_t)1 << 46)
@@ -196,12 +196,22 @@ static const struct hub_file *find(const struct hub_repo *repo, const char *path
     return NULL;
 }
 
+/* Returns whether the file makes a folder look like a packed model, or like one half packed. */
+static bool is_of_pack(const char *path)
+{
+    static const char *const names[] = {"model.json", "plan.json", "disks.json"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcasecmp(path, names[i]) == 0)
+            return true;
+    return false;
+}
+
 /* Returns whether a checkpoint's folder needs the file. Folders in it hold other forms of the same
  * weights. */
 static bool is_of_checkpoint(const char *path, bool has_model_files)
 {
     static const char *const suffixes[] = {".json", ".jinja", ".model", ".tiktoken", ".txt"};
-    if (strchr(path, '/') != NULL)
+    if (strchr(path, '/') != NULL || is_of_pack(path))
         return false;
     if (ends_with(path, ".safetensors"))
         return !has_model_files || strncmp(path, "model", 5) == 0;

@@ -270,8 +270,8 @@ static void keep_others(const struct store_dir *d, const struct pull_list *list,
     json_decref(was);
 }
 
-int pull_write_manifest(const struct pull_options *o, const struct store_dir *d,
-                        const struct pull_list *list, struct fm_error *err)
+static int write_manifest(const struct pull_options *o, const struct store_dir *d,
+                          const struct pull_list *list, struct fm_error *err)
 {
     char text[MODEL_TEXT_BYTES], url[MODEL_URL_BYTES];
     json_t *files = json_array();
@@ -289,6 +289,30 @@ int pull_write_manifest(const struct pull_options *o, const struct store_dir *d,
     return rc;
 }
 
+/* Removes files of older content. They must be gone when the manifest has the new digests: after an
+ * interruption it vouches for every file that is there. */
+static int remove_old(const struct store_dir *d, const struct pull_list *list,
+                      struct fm_error *err)
+{
+    int rc = 0;
+    bool is_changed = false;
+    for (size_t i = 0; rc == 0 && i < list->n; i++) {
+        struct plat_file_info info;
+        if (list->items[i].is_done || !plat_dir_info(&d->dir, list->names[i], &info))
+            continue;
+        rc = plat_dir_remove(&d->dir, list->names[i], &info, err);
+        is_changed = true;
+    }
+    return rc == 0 && is_changed ? plat_dir_sync(&d->dir, err) : rc;
+}
+
+int pull_begin(const struct pull_options *o, const struct store_dir *d,
+               const struct pull_list *list, struct fm_error *err)
+{
+    const int rc = remove_old(d, list, err);
+    return rc != 0 ? rc : write_manifest(o, d, list, err);
+}
+
 int pull_fetch(const struct pull_options *o, const struct store_dir *d, struct pull_list *list,
                struct fm_error *err)
 {
@@ -296,9 +320,9 @@ int pull_fetch(const struct pull_options *o, const struct store_dir *d, struct p
                                           .n_connections = o->n_connections,
                                           .progress = o->progress,
                                           .progress_ctx = o->progress_ctx};
-    int rc = pull_write_manifest(o, d, list, err);
+    int rc = pull_begin(o, d, list, err);
     if (rc == 0)
         rc = fetch_run(&options, list->items, list->urls, list->n, err);
     /* Digests that nobody knew before are known now. */
-    return rc != 0 ? rc : pull_write_manifest(o, d, list, err);
+    return rc != 0 ? rc : write_manifest(o, d, list, err);
 }

@@ -40,11 +40,12 @@ bool pull_is_cached(const struct pull_options *options, const struct pull_list *
  * has not put there. *missing counts the bytes of the others. */
 int pull_compare(const struct store_dir *dir, struct pull_list *list, uint64_t *missing,
                  struct fm_error *err);
-/* Writes the manifest, then downloads what is missing. */
+/* Removes listed files whose content is another one now, and writes the manifest of the folder.
+ * pull_compare comes first. */
+int pull_begin(const struct pull_options *options, const struct store_dir *dir,
+               const struct pull_list *list, struct fm_error *err);
+/* Does this, then downloads what is missing. */
 int pull_fetch(const struct pull_options *options, const struct store_dir *dir,
                struct pull_list *list, struct fm_error *err);
-/* Writes the manifest of the folder. */
-int pull_write_manifest(const struct pull_options *options, const struct store_dir *dir,
-                        const struct pull_list *list, struct fm_error *err);
 
 #endif

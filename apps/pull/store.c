@@ -228,6 +228,13 @@ int store_dir_open(struct store_dir *d, const char *path, struct fm_error *err)
     return rc;
 }
 
+int store_dir_look(struct store_dir *d, const char *path, struct fm_error *err)
+{
+    d->dir.fd = d->work.fd = -1;
+    (void)snprintf(d->path, sizeof d->path, "%s", path);
+    return plat_dir_open(d->path, PLAT_OWN_LINK, &d->dir, err);
+}
+
 void store_dir_close(struct store_dir *d)
 {
     plat_dir_close(&d->work);

@@ -47,6 +47,9 @@ struct store_dir {
 
 /* Creates the folder and those above it, opens it and locks it. Fails if another process has it. */
 int store_dir_open(struct store_dir *d, const char *path, struct fm_error *err);
+/* Opens a folder that exists, to look at its files. Changes and locks nothing; `work` stays
+ * closed. */
+int store_dir_look(struct store_dir *d, const char *path, struct fm_error *err);
 void store_dir_close(struct store_dir *d);
 
 /* Returns the manifest of a folder, or NULL; the caller releases it. */

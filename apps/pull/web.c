@@ -15,6 +15,8 @@
 
 int web_begin(struct fm_error *err)
 {
+    if (curl_calls_load(err) != 0)
+        return FM_ERR_UNSUPPORTED;
     const CURLcode code = curl_global_init(CURL_GLOBAL_DEFAULT);
     return code == CURLE_OK ? 0 : err_set(err, FM_ERR_UNSUPPORTED, "libcurl cannot be used: %s",
                                           curl_easy_strerror(code));
@@ -73,6 +75,11 @@ bool web_sends_token(const struct pull_env *env, const char *url)
     return env->token[0] != '\0' && origin_of(env->endpoint, &hub) && origin_of(url, &to) &&
            strcasecmp(hub.scheme, to.scheme) == 0 && strcasecmp(hub.host, to.host) == 0 &&
            strcmp(hub.port, to.port) == 0 && is_safe(&to);
+}
+
+bool web_is_good(long status)
+{
+    return status == 200 || status == 206;
 }
 
 bool web_is_redirect(long status)
@@ -312,6 +319,9 @@ struct document {
     size_t bytes, capacity, max_bytes;
     bool is_too_large;
     bool is_probe; /* only the head matters */
+    CURL *easy;    /* of the request that fills it in */
+    size_t n_ignored;
+    bool is_cut; /* the text of an error was too long: we ended the transfer; its status counts */
     struct fm_error *err;
 };
 
@@ -319,6 +329,13 @@ static size_t take_text(char *data, size_t size, size_t n, void *ctx)
 {
     struct document *d = ctx;
     const size_t bytes = size * n;
+    long status = 0;
+    (void)curl_easy_getinfo(d->easy, CURLINFO_RESPONSE_CODE, &status);
+    if (!web_is_good(status)) {
+        d->n_ignored += bytes;
+        d->is_cut = d->n_ignored > WEB_IGNORED_BYTES;
+        return d->is_cut ? 0 : bytes;
+    }
     d->is_too_large = bytes > d->max_bytes - d->bytes;
     if (d->is_too_large || mem_grow((void **)&d->text, &d->capacity, d->bytes + bytes + 1, 1,
                                     "a document", d->err) != 0)
@@ -335,7 +352,9 @@ static int get_once(const struct web *web, CURL *easy, const char *url, const ch
                     struct fm_error *err)
 {
     struct curl_slist *headers = NULL;
-    d->bytes = 0;
+    d->easy = easy;
+    d->bytes = d->n_ignored = 0;
+    d->is_cut = false;
     why[0] = '\0';
     curl_easy_reset(easy);
     int rc = web_prepare(web, easy, url, reply, &headers, err);
@@ -346,6 +365,8 @@ static int get_once(const struct web *web, CURL *easy, const char *url, const ch
         if (range != NULL)
             (void)curl_easy_setopt(easy, CURLOPT_RANGE, range);
         *code = curl_easy_perform(easy);
+        if (d->is_cut)
+            *code = CURLE_OK;
         (void)curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &reply->status);
     }
     /* The handle keeps the pointer. */
@@ -374,9 +395,13 @@ static int get_all(const struct web *web, CURL *easy, char at[MODEL_URL_BYTES], 
         int rc = get_once(web, easy, at, range, d, reply, &code, why, err);
         if (rc != 0)
             return rc;
-        const bool is_good = reply->status == 200 || reply->status == 206;
+        const bool is_good = web_is_good(reply->status);
         if (d->is_probe && is_good && (code == CURLE_OK || d->is_too_large))
             return 0;
+        if (range != NULL && reply->status == 200 && (code == CURLE_OK || d->is_too_large))
+            return err_set(err, FM_ERR_IO, "%.300s: the server sends whole files only, and packing "
+                           "needs ranges of them; pull without --pack, then pack",
+                           web_shown(at, next));
         if (d->is_too_large)
             return err_set(err, FM_ERR_IO, "%.300s: the answer is larger than %zu bytes",
                            web_shown(at, next), d->max_bytes);

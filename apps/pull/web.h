@@ -6,18 +6,19 @@
 #ifndef FLASHMOE_APPS_PULL_WEB_H
 #define FLASHMOE_APPS_PULL_WEB_H
 
-#include <curl/curl.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
+#include "apps/pull/curl_calls.h"
 #include "apps/pull/model_name.h"
 #include "apps/pull/pull_env.h"
 
 #define WEB_ETAG_BYTES 256
 #define WEB_TEXT_BYTES 256
 #define WEB_MAX_REDIRECTS 10
+#define WEB_IGNORED_BYTES (64u << 10) /* of the text of a redirect or an error, which is not used */
 
 struct web {
     const struct pull_env *env; /* borrowed */
@@ -47,6 +48,8 @@ int web_begin(struct fm_error *err); /* once per program, before everything else
 int web_prepare(const struct web *web, CURL *easy, const char *url, struct web_reply *reply,
                 struct curl_slist **headers, struct fm_error *err);
 
+/* Returns whether a response with this status has bytes of the file. */
+bool web_is_good(long status);
 /* Returns whether a status asks for another URL. */
 bool web_is_redirect(long status);
 /* Writes where a redirect from `url` leads. Fails if that is not http or https, or less safe. */

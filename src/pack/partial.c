@@ -25,7 +25,7 @@
 #define SUMS_MAGIC "FMSUMS1\n"
 #define SUMS_MAGIC_BYTES (sizeof SUMS_MAGIC - 1)
 #define FINISH_IT "finish it with the command it was begun with"
-#define START_AFRESH FINISH_IT ", or begin again with --restart"
+#define ADVICE_BYTES 900
 
 int pack_path(const struct pack *pack, unsigned folder, const char *name, const char *suffix,
               char out[], struct fm_error *err)
@@ -157,6 +157,17 @@ static json_t *plan_json(const struct pack *pack)
     return plan;
 }
 
+/* Says how to begin again. A download has no --restart: its files would have to go, too. */
+static const char *advise(const struct pack *pack, char out[ADVICE_BYTES])
+{
+    if (pack->options->remote == NULL)
+        (void)snprintf(out, ADVICE_BYTES, FINISH_IT ", or begin again with --restart");
+    else
+        (void)snprintf(out, ADVICE_BYTES, FINISH_IT ", or remove '%.400s' and '%.400s' and begin "
+                       "again", pack->partial, pack->src);
+    return out;
+}
+
 static int compare_formats(const struct pack *pack, const json_t *was, const json_t *is,
                            const char *advice, struct fm_error *err)
 {
@@ -184,53 +195,69 @@ static bool has_equal(const json_t *a, const json_t *b, const char *field)
     return json_equal(json_object_get(a, field), json_object_get(b, field));
 }
 
+/* Returns whether the content may be another one, although name and length are the same. */
+static bool is_other_digest(const json_t *was, const json_t *is)
+{
+    const char *digest = json_string_value(json_object_get(is, "digest"));
+    return digest != NULL && (digest[0] == '\0' || !has_equal(was, is, "digest"));
+}
+
 static int changed_file(const struct pack *pack, const json_t *was, const json_t *is,
                         struct fm_error *err)
 {
+    char advice[ADVICE_BYTES];
+    const char *digest = json_string_value(json_object_get(is, "digest"));
     const char *name = json_string_value(json_object_get(is, "name"));
     if (!has_equal(was, is, "name"))
         return err_set(err, FM_ERR_ARG, "'%s' was begun with another source, which has no "
-                       "'%s': " START_AFRESH, pack->partial, name);
+                       "'%s': %s", pack->partial, name, advise(pack, advice));
+    if (has_equal(was, is, "bytes") && digest != NULL && digest[0] == '\0')
+        return err_set(err, FM_ERR_ARG, "'%s' was begun with a '%s' that may be another one now: "
+                       "the server gives no version of it: %s", pack->partial, name,
+                       advise(pack, advice));
     if (has_equal(was, is, "bytes"))
         return err_set(err, FM_ERR_ARG, "'%s' was begun with an older '%s', which was changed "
-                       "since: " START_AFRESH, pack->partial, name);
+                       "since: %s", pack->partial, name, advise(pack, advice));
     return err_set(err, FM_ERR_ARG, "'%s' was begun when '%s' had %lld bytes; it has %lld now and "
-                   "was changed since: " START_AFRESH, pack->partial, name,
+                   "was changed since: %s", pack->partial, name,
                    (long long)json_integer_value(json_object_get(was, "bytes")),
-                   (long long)json_integer_value(json_object_get(is, "bytes")));
+                   (long long)json_integer_value(json_object_get(is, "bytes")),
+                   advise(pack, advice));
 }
 
 static int compare_files(const struct pack *pack, const json_t *was, const json_t *is,
                          struct fm_error *err)
 {
     const json_t *a = json_object_get(was, "files"), *b = json_object_get(is, "files");
+    char advice[ADVICE_BYTES];
     const size_t n = json_array_size(b);
     for (size_t i = 0; i < n; i++) {
         const json_t *x = json_array_get(a, i), *y = json_array_get(b, i);
         /* A stub has its own time. */
         if (!has_equal(x, y, "name") || !has_equal(x, y, "bytes") ||
-            (json_object_get(y, "digest") != NULL && !has_equal(x, y, "digest")) ||
-            (!pack->is_stub[i] && !has_equal(x, y, "mtime_ns")))
+            is_other_digest(x, y) || (!pack->is_stub[i] && !has_equal(x, y, "mtime_ns")))
             return changed_file(pack, x, y, err);
     }
     if (json_array_size(a) != n)
         return err_set(err, FM_ERR_ARG, "'%s' was begun with another source, of %zu files, not "
-                       "%zu: " START_AFRESH, pack->partial, json_array_size(a), n);
+                       "%zu: %s", pack->partial, json_array_size(a), n, advise(pack, advice));
     return 0;
 }
 
 static int compare_plans(const struct pack *pack, const json_t *is, struct fm_error *err)
 {
     struct jdoc was = {0};
+    char advice[ADVICE_BYTES];
     int rc = load_json(pack, PLAN_NAME, &was, err);
+    advise(pack, advice);
     if (rc != 0)
-        return err_wrap(err, rc, "'%s' cannot be continued; begin again with --restart",
-                        pack->partial);
+        return err_wrap(err, rc, "'%s' cannot be continued; %s", pack->partial,
+                        advice + strlen(FINISH_IT ", or "));
     if (!has_equal(was.root, is, "encoder") || !has_equal(was.root, is, "version"))
         rc = err_set(err, FM_ERR_ARG, "'%s' was begun with a version of flashmoe that packs other "
-                     "bytes than this one: " START_AFRESH, pack->partial);
+                     "bytes than this one: %s", pack->partial, advice);
     if (rc == 0)
-        rc = compare_formats(pack, was.root, json_object_get(is, "formats"), START_AFRESH, err);
+        rc = compare_formats(pack, was.root, json_object_get(is, "formats"), advice, err);
     if (rc == 0)
         rc = compare_files(pack, was.root, is, err);
     jdoc_clear(&was);

@@ -292,8 +292,8 @@ static bool take_whole(struct pack_file *file, enum pack_step from, enum pack_st
     return true;
 }
 
-/* Where source files are fetched, naming a layer puts stubs into the places of those it has used up.
- * dense.bin, the last file, reads stubs: it begins when nothing else is under way. */
+/* Where source files are fetched, naming a layer puts stubs into the places of those that it has
+ * used up. dense.bin, the last file, reads stubs: it begins when nothing else is under way. */
 static bool may_open(const struct pipeline *p, uint32_t index)
 {
     return p->pack->files[index].from != NULL || p->pack->options->remote == NULL ||

@@ -279,7 +279,9 @@ static int remove_file(struct pack *pack, unsigned f, const struct plat_dir *fol
         return rc;
     rc = plat_dir_remove(folder, path_base(pack->model->source->files[f].path), is, err);
     if (rc != 0)
-        return err_wrap(err, rc, "--consume failed, go on without it");
+        return err_wrap(err, rc, pack->options->remote != NULL
+                                     ? "a source file cannot be removed after packing it"
+                                     : "--consume failed, go on without it");
     return plat_dir_sync(folder, err);
 }
 

@@ -152,9 +152,9 @@ static void read_window(const struct fields *f, struct fm_sampling *s)
     const json_t *window = fields_find(f, "repeat_last_n");
     if (window == NULL || (json_is_integer(window) && json_integer_value(window) == -1))
         return;
-    s->penalty_window = (unsigned)fields_uint(f, "repeat_last_n", 0, UINT32_MAX, 0);
+    s->penalty_window = (unsigned)fields_uint(f, "repeat_last_n", 0, LIMIT_CONTEXT, 0);
     if (s->penalty_window == 0)
-        s->repetition_penalty = 0;
+        s->repetition_penalty = s->presence_penalty = s->frequency_penalty = 0;
 }
 
 void api_read_sampling(struct api_call *call, const struct fields *f, struct job_spec *spec)
@@ -174,9 +174,9 @@ void api_read_sampling(struct api_call *call, const struct fields *f, struct job
     const double repetition = (double)s->repetition_penalty;
     s->repetition_penalty = (float)fields_number(
         f, "repetition_penalty", 0, 100, fields_number(f, "repeat_penalty", 0, 100, repetition));
-    read_window(f, s);
     s->presence_penalty = (float)fields_number(f, "presence_penalty", -100, 100, 0);
     s->frequency_penalty = (float)fields_number(f, "frequency_penalty", -100, 100, 0);
+    read_window(f, s);
     const json_t *seed = fields_find(f, "seed");
     if (seed == NULL)
         s->seed = new_seed() & 0xffffffffu;

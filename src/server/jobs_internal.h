@@ -40,7 +40,9 @@ struct job {
     size_t n_at;             /* prompt tokens computed */
     size_t n_piece;          /* tokens in the current pass */
     uint64_t due, order;     /* when its prompt is read (schedule.h) */
+    uint64_t wanted_due;     /* the earliest due of those that wait for it; UINT64_MAX: nobody */
     bool waits;              /* for another job that computes the beginning of its prompt */
+    size_t n_wait;           /* ... of so many tokens */
     /* Prompt tokens after which a piece ends, so that the session has a mark there; 0: nowhere.
      * Jobs that wait go on from n_stop; other prompts went on differently from n_fork. */
     size_t n_stop, n_fork;

@@ -147,10 +147,13 @@ static size_t common_prefix(const struct job_prompt *prompt, const struct job_pr
 }
 
 /* Finds the job that is computing the longest beginning of this job's prompt. Returns its length;
- * 0: no job computes enough of it to wait for, or more of it than there is already. */
+ * 0: no job computes enough of it to wait for, or more of it than there is already. A job waits to
+ * the end for what it began to wait for; any more must be worth waiting, too. */
 static size_t find_source(const struct runner *e, const struct job *job, struct job **source)
 {
     const struct job_prompt *prompt = prompt_of(job);
+    const size_t n_there = session_pool_nearest(e->sessions, prompt->ids, prompt->n_ids,
+                                                job->spec.owner);
     size_t longest = 0;
     for (unsigned i = 0; i < e->n_running; i++) {
         struct job *other = e->running[i];
@@ -158,17 +161,13 @@ static size_t find_source(const struct runner *e, const struct job *job, struct 
             other->spec.owner != job->spec.owner)
             continue;
         const size_t n = common_prefix(prompt, prompt_of(other));
-        if (n > other->n_at && n > longest) {
+        const size_t n_gain = job->waits && n <= job->n_wait ? 1 : SHARED_MIN;
+        if (n > other->n_at && n >= n_there + n_gain && n > longest) {
             longest = n;
             *source = other;
         }
     }
-    if (longest == 0)
-        return 0;
-    const size_t n_min = (job->waits ? 1 : SHARED_MIN) +
-                         session_pool_nearest(e->sessions, prompt->ids, prompt->n_ids,
-                                              job->spec.owner);
-    return longest >= n_min ? longest : 0;
+    return longest;
 }
 
 /* Begins the job's next prompt, or lets it wait for another job that computes its beginning. One
@@ -179,7 +178,8 @@ static int begin_prompt(struct runner *e, struct job *job, struct fm_error *err)
     job->n_at = 0;
     job->due = e->n_prompt;
     job->waits = false;
-    job->waits = !prompt_view_is_wanted(&job->spec) && find_source(e, job, &source) > 0;
+    job->n_wait = prompt_view_is_wanted(&job->spec) ? 0 : find_source(e, job, &source);
+    job->waits = job->n_wait > 0;
     return job->waits ? 0 : open_prompt(e, job, err);
 }
 
@@ -331,7 +331,9 @@ static unsigned find_ready(struct runner *e)
 
 static struct schedule_entry entry_of(const struct job *job)
 {
-    struct schedule_entry entry = {.due = job->due, .order = job->order};
+    /* Whoever waits for this prompt may be due before it. */
+    const uint64_t due = job->wanted_due < job->due ? job->wanted_due : job->due;
+    struct schedule_entry entry = {.due = due, .order = job->order};
     if (!is_reading(job))
         return entry;
     entry.n_left = prompt_of(job)->n_ids - job->n_at;
@@ -404,19 +406,33 @@ static void fill(struct runner *e, struct group *g)
     e->position = positions / g->n;
 }
 
+/* Tells a job that another one goes on after n tokens of its prompt, and when that one is due. */
+static void note_wanted(struct job *source, const struct job *job, size_t n)
+{
+    const uint64_t due = job->due + prompt_of(job)->n_ids;
+    if (due < source->wanted_due)
+        source->wanted_due = due;
+    if (source->n_stop > 0 && source->n_stop <= n)
+        return;
+    source->n_stop = n;
+    session_pool_keep_mark(source->session, (unsigned)n);
+}
+
 /* Begins the prompts of jobs that waited for others to compute a prefix, when it is there or will
  * not come. Tells those that compute one where others go on from. */
 static void see_waiting(struct runner *e)
 {
-    for (unsigned i = 0; i < e->n_running; i++)
+    for (unsigned i = 0; i < e->n_running; i++) {
         e->running[i]->n_stop = 0;
+        e->running[i]->wanted_due = UINT64_MAX;
+    }
     for (unsigned i = 0; i < e->n_running; i++) {
         struct job *job = e->running[i], *source = NULL;
         struct fm_error err = {0};
         const size_t n = job->waits ? find_source(e, job, &source) : 0;
-        if (n > 0 && (source->n_stop == 0 || n < source->n_stop)) {
-            source->n_stop = n;
-            session_pool_keep_mark(source->session, (unsigned)n);
+        if (n > 0) {
+            job->n_wait = n;
+            note_wanted(source, job, n);
         }
         if (!job->waits || n > 0)
             continue;

@@ -361,6 +361,58 @@ static void test_source_leaves(void **state)
     close_fixture(&f);
 }
 
+/* A short prompt waits for the beginning of a long one. What is due between the two is read after
+ * the short one. */
+static void test_wanted_prefix_is_early(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, N_JOBS);
+    hold(&f);
+    (void)submit(&f, 100, 850, 1);
+    (void)submit(&f, 0, 500, 2);
+    (void)submit(&f, 100, 50, 3);
+    release(&f);
+    wait_for_all(&f);
+    const unsigned order[] = {2, 1, 0};
+    assert_int_equal(f.n_order, 3);
+    assert_memory_equal(f.order, order, sizeof order);
+    assert_int_equal(f.clients[2].usage.n_cached, 100);
+    close_fixture(&f);
+}
+
+/* Returns the passes of a runner whose jobs are over. It publishes them when it has none left. */
+static uint64_t count_passes(struct fixture *f)
+{
+    struct jobs_stats stats = {0};
+    do
+        jobs_stats(f->jobs, &stats);
+    while (stats.n_running > 0 || stats.n_passes == 0);
+    return stats.n_passes;
+}
+
+/* After the prefix, the prompts have 0 to 5 more tokens in common. Those are not worth a pass each:
+ * all go on together. */
+static void test_short_tails_go_together(void **state)
+{
+    (void)state;
+    struct fixture f, alone;
+    open_fixture(&f, N_JOBS);
+    hold(&f);
+    for (unsigned i = 0; i < 6; i++)
+        (void)submit(&f, PREFIX + i, 8 - i, i + 1);
+    release(&f);
+    wait_for_all(&f);
+    for (unsigned i = 1; i < 6; i++)
+        assert_int_equal(f.clients[i].usage.n_cached, PREFIX);
+    open_fixture(&alone, 1);
+    (void)ask(&alone, PREFIX, 8, 1);
+    /* The piece that ends after the prefix is the only one more. */
+    assert_int_equal(count_passes(&f), count_passes(&alone) + 1);
+    close_fixture(&alone);
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +421,8 @@ int main(void)
         cmocka_unit_test(test_same_prompt),
         cmocka_unit_test(test_mark_at_fork),
         cmocka_unit_test(test_source_leaves),
+        cmocka_unit_test(test_wanted_prefix_is_early),
+        cmocka_unit_test(test_short_tails_go_together),
     };
     return cmocka_run_group_tests(tests, make_model, remove_model);
 }

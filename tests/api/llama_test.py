@@ -84,6 +84,22 @@ class Completion(OneServer):
         self.assertEqual([a["index"] for a in answers], [0, 1, 2])
         self.assertEqual(self.complete(ids)["content"], TEXT)
 
+    def test_penalties(self):
+        """A window of 0 tokens switches all of them off; -1 is every token."""
+        la, hello = (self.complete(key, n_predict=1, return_tokens=True)["tokens"][0]
+                     for key in "LA")
+        near = {str(la): -99, str(hello): 80}  # what one penalty of 100 changes
+        for field in ("repeat_penalty", "presence_penalty", "frequency_penalty"):
+            def text(**window):
+                return self.complete("L", n_predict=6, logit_bias=near, **{field: 100},
+                                     **window)["content"]
+            self.assertNotEqual(text(), "la " * 6, field)
+            self.assertEqual(text(repeat_last_n=-1), text(), field)
+            self.assertEqual(text(repeat_last_n=0), "la " * 6, field)
+        for n in ((1 << 24) + 1, 1 << 32, -2, "x"):
+            status, answer = self.server.post("/completion", {"prompt": "A", "repeat_last_n": n})
+            self.assertEqual((status, answer["error"]["param"]), (400, "repeat_last_n"))
+
     def test_bias_and_schema(self):
         hello = self.complete("A", return_tokens=True)["tokens"][0]
         for bias in ([[hello, False]], [[hello, -100.0]], {str(hello): -100}):

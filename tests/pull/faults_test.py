@@ -3,6 +3,7 @@
 
 Usage: faults_test.py PROGRAM TESTS [TestClass...]
 """
+import json
 import os
 import shutil
 import ssl
@@ -57,6 +58,42 @@ class Network(Case):
         self.assertEqual([m["state"] for m in self.list()], ["partial"])
         self.pull("org/noise")
         self.assert_pulled(files)
+
+    def test_texts_of_errors(self):
+        """The text of an error may be longer than what was asked for."""
+        data = noise(1, 2_000_000)
+        self.hub.plain_files["/m.gguf"] = data
+        url = f"{self.hub.files_url}/m.gguf"
+        for status, words in ((401, "set HF_TOKEN"), (403, "need a token"),
+                              (404, "check the name"), (503, "same command again")):
+            with self.subTest(status=status):
+                self.hub.faults[:] = [lambda r, s=status: not r.send(s, (), b"text " * 100)]
+                self.assert_fails(self.pull(url, "--retries", "1", status=1), str(status), words)
+        self.hub.faults[:] = [lambda r: len(self.hub.asked("files", "^/m.gguf")) < 2 and
+                              not r.send(503, (), b"text " * 100)]
+        del self.hub.requests[:]
+        self.pull(url)
+        self.assertEqual(next(self.models.glob("**/m.gguf")).read_bytes(), data)
+
+    def test_endless_texts(self):
+        files = self.add_noise(n_shards=1)
+        taken = []
+
+        def answer(pattern, status, headers=()):
+            self.hub.faults[:] = [lambda r: pattern in f"{r.server.role}{r.name}" and
+                                  taken.append(r.send_endless(status, headers)) is None]
+        for role in ("hub/", "files/"):
+            for status, words in ((403, "token"), (500, "same command again")):
+                with self.subTest(role=role, status=status):
+                    answer(role, status)
+                    self.assert_fails(self.pull("org/noise", "--retries", "1", status=1),
+                                      str(status), words)
+        shard = "model-00001-of-00001.safetensors"
+        answer(shard, 302, [("Location", f"{self.hub.files_url}/other")])
+        self.hub.plain_files["/other"] = files[shard]
+        self.pull("org/noise")
+        self.assert_pulled(files)
+        self.assertLess(max(taken), 32 << 20)
 
     def test_no_network(self):
         self.add_noise()
@@ -308,6 +345,13 @@ class HostileHub(Case):
         self.hub.faults.append(lambda r: "/tree/" in r.name and not r.send(200, page, b"[]"))
         self.assert_fails(self.pull("org/noise", status=1), "too many pages")
 
+    def test_long_list(self):
+        self.add_noise()
+        page = json.dumps([hubs.Blob(b"x", False).entry(f"{i}.json") for i in range(10_001)])
+        self.hub.faults.append(lambda r: "/tree/" in r.name and
+                               not r.send(200, (), page.encode()))
+        self.assert_fails(self.pull("org/noise", status=1), "too many files")
+
     def test_larger_than_any_disk(self):
         self.add_noise()
         entry = hubs.Blob(b"x", True).entry("model-9.safetensors")
@@ -450,6 +494,26 @@ class Stop(Case):
         path = next(self.models.glob("**/m.gguf"))
         self.assertEqual(path.read_bytes(), noise(2, 6_000_000))
 
+    def test_changed_and_interrupted(self):
+        """Files of an older commit and of the same length are not taken for the new ones."""
+        files = self.add_noise()
+        self.pull("org/noise")
+        new = {name: noise(i + 50, len(files[name])) for i, name in
+               enumerate(("tokenizer.json", "model-00002-of-00003.safetensors",
+                          "model-00003-of-00003.safetensors"))}
+        self.hub.add("org/noise", new)
+        self.hub.commit = "f" * 40
+        self.hub.faults.append(lambda r: r.name.endswith(self.hub.repos["org/noise"]
+                               ["model-00003-of-00003.safetensors"].sha256) and not r.send(500))
+        self.pull("org/noise", "--retries", "0", "--connections", "1", status=1)
+        self.assertEqual([m["state"] for m in self.list()], ["partial"])
+        self.hub.faults.clear()
+        before = self.hub.sent_bytes
+        self.pull("org/noise")
+        self.assert_pulled({**files, **new})
+        # The second shard had arrived and is not downloaded again.
+        self.assertLess(self.hub.sent_bytes - before, 4_000_000)
+
     def test_interrupted(self):
         files = self.add_noise()
         self.hub.bytes_per_second = 400_000
@@ -471,6 +535,7 @@ class Stop(Case):
 class Killed100(Stop):
     """The whole of Stop.test_killed."""
     test_continues = test_interrupted = test_changed_meanwhile = None
+    test_changed_and_interrupted = None
 
     def test_killed(self):
         left = self.kill(100)

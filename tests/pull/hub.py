@@ -75,6 +75,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send(status, [("X-Error-Code", code), ("X-Error-Message", text)],
                   json.dumps({"error": text}).encode())
 
+    def send_endless(self, status, headers=()):
+        """Sends more than anybody should take. Returns how much was taken."""
+        self.close_connection = True
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.end_headers()  # without a length: until the connection closes
+        taken = 0
+        try:
+            while taken < 64 << 20:
+                self.wfile.write(bytes(65536))
+                taken += 65536
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        return taken
+
     def cut(self):
         """Closes the connection without an answer."""
         self.close_connection = True
@@ -160,14 +176,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         link = f"{hub.files_url}/{blob.sha256}?signature={hub.sign()}&name={path}"
         self.send(302, headers + [("Location", link), ("X-Linked-Etag", f'"{blob.sha256}"'),
-                                  ("X-Linked-Size", str(len(blob.data)))], b"Found")
+                                  ("X-Linked-Size", str(len(blob.data)))],
+                  f"Temporary Redirect. Redirecting to {link}".encode())
 
     def answer_files(self):
         """Large files by digest; other files by name."""
         hub = self.server.hub
         plain = hub.plain_files.get(self.name)
         if plain is not None:
-            self.send_file(plain, [("ETag", f'"{hashlib.md5(plain).hexdigest()}"')])
+            self.send_file(plain, [("ETag", f'"{hashlib.md5(plain).hexdigest()}"')]
+                           if hub.has_etags else [])
             return
         data = hub.by_digest.get(self.name[1:])
         if data is None or not hub.is_signed(self.query.get("signature")):
@@ -208,6 +226,7 @@ class Hub:
         self.sent_bytes = 0
         self.bytes_per_second = None  # of each connection
         self.has_ranges = True
+        self.has_etags = True  # of plain files
         self.cut_after = None  # bytes until all connections are cut, then every so many
         self.n_cuts = None  # so many at most
         self.spent = 0

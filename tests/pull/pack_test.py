@@ -5,6 +5,7 @@ files are on the disk at a time, and a killed process continues.
 Usage: pack_test.py PROGRAM TESTS [TestClass...]
 """
 import hashlib
+import shutil
 import subprocess
 import time
 
@@ -124,10 +125,39 @@ class PackFaults(Packing):
         data = bytearray(shard.read_bytes())
         data[-1] ^= 1
         self.hub.add("org/name", {shard.name: bytes(data)})
-        self.assert_fails(self.pull("org/name", "--pack", status=2), "begun with", status=2)
+        done = self.assert_fails(self.pull("org/name", "--pack", status=2), "begun with",
+                                 f"'{self.packed}.partial'", f"'{self.hidden}'", status=2)
+        self.assertNotIn("--restart", done.stderr)  # pull has none
         self.assertEqual(self.flashmoe("rm", "org/name.fmoe").returncode, 0)
         self.assertFalse((self.models / "org").exists())
         self.pull("org/name", "--pack")
+
+    def test_no_version(self):
+        """A file of which neither digest nor ETag is known may be another one now."""
+        self.synth(self.folder / "m.gguf", "tiny-qwen3", "--form", "gguf")
+        data = bytearray((self.folder / "m.gguf").read_bytes())
+        self.hub.plain_files["/m.gguf"] = bytes(data)
+        self.hub.has_etags = False
+        there = self.folder / "there.fmoe"
+        pull = [f"{self.hub.files_url}/m.gguf", "--pack", "--to", there]
+        broken = lambda r: not r.headers["Range"].startswith("bytes=0-0") and \
+            (self.folder / "there.fmoe.partial/plan.json").exists() and not r.send(500)
+        self.hub.faults.append(broken)
+        self.pull(*pull, "--retries", "0", status=1)
+        self.hub.faults.clear()
+        data[-1] ^= 1
+        self.hub.plain_files["/m.gguf"] = bytes(data)
+        partial, source = f"{there}.partial", self.folder / ".pull-there.fmoe/m"
+        self.assert_fails(self.pull(*pull, status=2), "no version", partial, str(source), status=2)
+        shutil.rmtree(partial)
+        shutil.rmtree(source)
+        self.pull(*pull)
+        self.assertEqual(self.flashmoe("verify", there).returncode, 0)
+
+    def test_no_ranges(self):
+        self.hub.has_ranges = False
+        self.assert_fails(self.pull("org/name", "--pack", "--retries", "0", status=1), "ranges",
+                          "without --pack")
 
     def test_wrong_bytes(self):
         def wrong(request):

@@ -67,12 +67,39 @@ class Download(Case):
                           "move it away", status=2)
         self.assertEqual((other / "config.json").read_text(), "mine")
 
+    def test_files_of_a_pack(self):
+        """They would make the folder look like a packed model."""
+        files = self.add_noise()
+        self.hub.add("org/noise", {name: b"{}" for name in
+                                   ("model.json", "plan.json", "disks.json")})
+        self.pull("org/noise")
+        self.assert_pulled(files)
+        self.assertEqual([m["kind"] for m in self.list()], ["Hugging Face"])
+
     def test_dry_run(self):
         self.add_noise()
         plan = json.loads(self.pull("org/noise", "--dry-run", "--json").stdout)
         self.assertEqual(plan["missing_bytes"], plan["bytes"])
         self.assertFalse(any(file["is_here"] for file in plan["files"]))
         self.assertEqual(self.hub.asked("files"), [])
+        # It writes nothing.
+        self.pull("org/noise", "--dry-run", "--pack")
+        self.pull("org/noise", "--dry-run", "--to", self.folder / "there")
+        self.assertFalse((self.folder / "there").exists())
+        self.assertFalse(self.models.exists())
+        self.assertEqual(self.list(), [])
+
+    def test_dry_run_of_an_update(self):
+        files = self.add_noise()
+        self.pull("org/noise")
+        there = {p: p.stat().st_mtime_ns for p in self.models.glob("**/*")}
+        self.hub.add("org/noise", {"tokenizer.json": noise(60, len(files["tokenizer.json"]))})
+        self.hub.commit = "f" * 40
+        plan = json.loads(self.pull("org/noise", "--dry-run", "--json").stdout)
+        self.assertEqual([f["name"] for f in plan["files"] if not f["is_here"]],
+                         ["tokenizer.json"])
+        self.assertEqual(there, {p: p.stat().st_mtime_ns for p in self.models.glob("**/*")})
+        self.assert_pulled(files)
 
     def test_two_at_once(self):
         """The second process is refused while the first one downloads."""

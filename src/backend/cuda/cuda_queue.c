@@ -192,12 +192,26 @@ void cuda_queue_bring(struct cuda_queue *q, void *to, const void *from, uint64_t
     cuda_queue_add(q, &launch, &args, sizeof args);
 }
 
+/* Whether a copy of logits belongs to the commands before it: it does behind a head, which does it
+ * itself then. Others are submitted apart. Where they go differs from session to session, and the
+ * commands of a pass of several sessions should be those of the pass before. */
+static bool is_apart(const struct cuda_queue *q)
+{
+    const enum gpu_kernel last = q->n > 0 ? q->commands[q->n - 1].launch.kernel : GPU_KERNEL_embed;
+    const bool is_look = last == GPU_KERNEL_find_not_finite;
+    const bool has_head =
+        q->n > 1 && q->commands[q->n - 2].launch.kernel == GPU_KERNEL_matmul_head;
+    return is_look && !has_head;
+}
+
 /* A kernel begins at once, copy engines begin later. */
 void cuda_queue_download(struct cuda_queue *q, void *to, const void *from, uint64_t bytes)
 {
     if (bytes == 0)
         return;
     if (is_small(to, from, bytes) && q->device->ops->is_seen(q->device, to, bytes)) {
+        if (is_apart(q))
+            submit_commands(q);
         add_copy(q, to, from, bytes);
         return;
     }
