@@ -41,6 +41,7 @@ struct fetch {
     char **links; /* [n_items] where redirects of the item's URL led, or NULL */
     CURLM *multi;
     struct connection *connections;
+    uint64_t not_before_ns; /* the server asked us to wait; no transfer starts */
 };
 
 /* ---- one transfer ----------------------------------------------------------------------- */
@@ -161,7 +162,10 @@ static int retry(struct connection *c, CURLcode code, struct fm_error *err)
         c->n_failures = 0;
     if (c->n_failures++ >= web->n_retries)
         return web_explain(web, code, c->why, c->url, &c->reply, err);
-    c->not_before_ns = plat_now_ns() + web_wait_ns(c->easy, c->n_failures);
+    const uint64_t now = plat_now_ns(), asked = now + web_asked_ns(c->easy);
+    c->not_before_ns = now + web_wait_ns(c->easy, c->n_failures);
+    if (c->fetch->not_before_ns < asked)
+        c->fetch->not_before_ns = asked;
     return 0;
 }
 
@@ -237,6 +241,8 @@ static int start_transfers(struct fetch *f, struct fm_error *err)
 {
     const uint64_t now = plat_now_ns();
     int rc = 0;
+    if (now < f->not_before_ns)
+        return 0;
     for (unsigned i = 0; rc == 0 && i < f->options->n_connections; i++) {
         struct connection *c = &f->connections[i];
         bool is_taken = false;

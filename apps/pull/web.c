@@ -265,11 +265,18 @@ bool web_may_retry(CURLcode code, long status)
     }
 }
 
-uint64_t web_wait_ns(CURL *easy, unsigned n_failures)
+uint64_t web_asked_ns(CURL *easy)
 {
     curl_off_t asked = 0;
-    if (curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &asked) == CURLE_OK && asked > 0)
-        return (uint64_t)(asked < MAX_ASKED_WAIT_S ? asked : MAX_ASKED_WAIT_S) * SECOND_NS;
+    if (curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &asked) != CURLE_OK || asked <= 0)
+        return 0;
+    return (uint64_t)(asked < MAX_ASKED_WAIT_S ? asked : MAX_ASKED_WAIT_S) * SECOND_NS;
+}
+
+uint64_t web_wait_ns(CURL *easy, unsigned n_failures)
+{
+    if (web_asked_ns(easy) > 0)
+        return web_asked_ns(easy);
     uint64_t wait = SECOND_NS / 4;
     for (unsigned i = 1; i < n_failures && wait < MAX_WAIT_S * SECOND_NS; i++)
         wait *= 2;

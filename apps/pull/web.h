@@ -59,6 +59,8 @@ int web_follow(const char *url, const char *location, char out[MODEL_URL_BYTES],
 bool web_sends_token(const struct pull_env *env, const char *url);
 /* Returns whether trying again can help after this result; `status` is 0 without a response. */
 bool web_may_retry(CURLcode code, long status);
+/* Returns how long the server asks us to wait (Retry-After), or 0. */
+uint64_t web_asked_ns(CURL *easy);
 /* Returns how long to wait before a retry: the server's wish if it has one, else twice as long
  * each time. */
 uint64_t web_wait_ns(CURL *easy, unsigned n_failures);

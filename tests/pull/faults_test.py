@@ -46,6 +46,32 @@ class Network(Case):
         for key, times in seen.items():
             self.assertGreaterEqual(times[1] - times[0], 0.95, key)
 
+    def test_retry_after_holds_all(self):
+        """A server that asks for a pause gets one, not requests of the other connections."""
+        files = self.add_noise()
+        both, refused, later = threading.Event(), threading.Event(), []
+        order = iter(range(1000))
+
+        def busy(request):
+            if refused.is_set():
+                later.append(time.monotonic())
+            number = next(order) if request.server.role == "files" else None
+            if number == 0:
+                both.wait(600)
+                later.append(time.monotonic())
+                refused.set()
+                request.send(503, [("Retry-After", "1")])
+            elif number == 1:
+                both.set()
+                refused.wait(600)
+                time.sleep(0.3)  # the refusal arrives first
+            return number == 0
+        self.hub.faults.append(busy)
+        self.pull("org/noise", "--connections", "2")
+        self.assert_pulled(files)
+        self.assertGreater(len(later), 2)
+        self.assertGreaterEqual(later[1] - later[0], 0.95)
+
     def test_server_errors(self):
         """Statuses that may pass are retried; then the user can continue."""
         files = self.add_noise()
