@@ -96,14 +96,16 @@ static void close_prompts(struct serving *s)
 
 /* ---- rounds ----------------------------------------------------------------------------- */
 
+/* Notes the counters at both ends of the time in which all users get text. With short answers there
+ * is none: the first one ends before the last one begins. */
 static void see(void *ctx, unsigned n_begun, unsigned n_ended)
 {
     struct serving *s = ctx;
-    if (!s->has_begun && n_begun == s->shape.n_users) {
+    if (!s->has_begun && n_begun == s->shape.n_users && n_ended == 0) {
         own_server_counts(s->own, &s->begin, &s->begin_ns);
         s->has_begun = true;
     }
-    if (!s->has_ended && n_ended > 0) {
+    if (s->has_begun && !s->has_ended && n_ended > 0) {
         own_server_counts(s->own, &s->end, &s->end_ns);
         s->has_ended = true;
     }

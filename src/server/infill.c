@@ -174,6 +174,22 @@ static void add_stops(const struct building *b, struct job_spec *spec)
     }
 }
 
+/* Returns how many bytes of the request become tokens. */
+static size_t count_bytes(const struct building *b, const struct infill *what)
+{
+    int32_t id;
+    const bool has_names = find_token(b->call->context->model, b->family->file, &id);
+    size_t bytes = json_string_length(what->prefix) + json_string_length(what->suffix) +
+                   json_string_length(what->more);
+    for (size_t i = 0; i < json_array_size(what->extra); i++) {
+        const json_t *file = json_array_get(what->extra, i);
+        bytes += json_string_length(json_object_get(file, "text"));
+        if (has_names)
+            bytes += json_string_length(json_object_get(file, "filename"));
+    }
+    return bytes;
+}
+
 int infill_add_prompt(struct api_call *call, struct job_spec *spec, const struct infill *what)
 {
     struct building b = {.call = call, .family = find_family(call->context->model),
@@ -181,9 +197,7 @@ int infill_add_prompt(struct api_call *call, struct job_spec *spec, const struct
     if (b.family == NULL)
         return api_fail(&call->error, API_BAD, what->field, "'%s' is not supported by this model: "
                         "it has no tokens to fill in text, such as <|fim_prefix|>", what->field);
-    const size_t bytes = json_string_length(what->prefix) + json_string_length(what->suffix) +
-                         json_string_length(what->more);
-    if (api_check_bytes(call, bytes, what->field) != 0 || build(&b, what) != 0) {
+    if (api_check_bytes(call, count_bytes(&b, what), what->field) != 0 || build(&b, what) != 0) {
         mem_free(b.ids);
         return -1;
     }

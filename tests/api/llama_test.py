@@ -229,6 +229,15 @@ class Infill(OneServer):
         status, answer = self.server.post("/infill", {"input_prefix": "word " * 5000})
         self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"))
 
+    def test_long_files(self):
+        """A text that cannot fit is refused by its bytes, before it is tokenized."""
+        much = "word " * 10000
+        for extra in ([{"text": much}, {"text": much}], [{"text": "", "filename": much * 2}]):
+            status, answer = self.server.post("/infill", {"input_prefix": "a",
+                                                          "input_extra": extra})
+            self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"))
+            self.assertIn("(100001 bytes", answer["error"]["message"])
+
 
 def unit(vector):
     length = math.sqrt(sum(x * x for x in vector))
