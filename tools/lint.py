@@ -50,7 +50,7 @@ THREAD_FILES = ("src/base/pool.c", "src/base/mem.c", "src/store/reader_*.[ch]",
                 "src/cluster/transport_threads.c", "src/cluster/beat.c",
                 "src/cluster/mpi/transport_mpi.c",
                 "src/session/session*.c", "src/server/jobs*.c", "src/server/call_texts.c",
-                "apps/pull/parts.c", "apps/pull/pull_pack.c")
+                "apps/pull/parts.c", "apps/pull/pull_pack.c", "src/base/gate.h")
 THREADS = re.compile(r"#\s*include\s*<(?:stdatomic|pthread|threads)\.h>"
                      r"|\b(?:_Atomic|pthread_\w+|atomic_\w+|__atomic_\w+|__sync_\w+)\b")
 

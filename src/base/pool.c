@@ -1,5 +1,6 @@
 #include "base/pool.h"
 
+#include <assert.h>
 #include <fenv.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -223,14 +224,13 @@ static void wait_for_part(struct pool *pool, struct worker *w, unsigned round)
     atomic_store_explicit(&pool->awaited, 0, memory_order_relaxed);
 }
 
-static unsigned start_round(struct pool *pool)
+static void start_round(struct pool *pool)
 {
     const unsigned round = atomic_load_explicit(&pool->round, memory_order_relaxed) + 1;
     atomic_store(&pool->round, round);
     if (atomic_load(&pool->n_sleeping) > 0)
         for (unsigned i = 0; i < pool->n_started; i++)
             wake_up(&pool->workers[i].bed);
-    return round;
 }
 
 /* ---- the pool ------------------------------------------------------------------------------- */
@@ -292,7 +292,7 @@ void pool_close(struct pool *pool)
     if (pool == NULL)
         return;
     atomic_store_explicit(&pool->is_closing, true, memory_order_relaxed);
-    (void)start_round(pool);
+    start_round(pool);
     for (unsigned i = 0; i < pool->n_started; i++) {
         pthread_join(pool->workers[i].thread, NULL);
         bed_clear(&pool->workers[i].bed);
@@ -313,17 +313,29 @@ void pool_run_alone(struct pool *pool, pool_fn *fn, void *ctx)
     fn(ctx, 0, 1);
 }
 
+void pool_start(struct pool *pool, pool_fn *fn, void *ctx)
+{
+    assert(pool->n_threads > 1);
+    pool->fn = fn;
+    pool->ctx = ctx;
+    atomic_store_explicit(&pool->next_item, 0, memory_order_relaxed);
+    start_round(pool);
+}
+
 void pool_run(struct pool *pool, pool_fn *fn, void *ctx)
 {
     if (pool->n_threads == 1) {
         pool_run_alone(pool, fn, ctx);
         return;
     }
-    pool->fn = fn;
-    pool->ctx = ctx;
-    atomic_store_explicit(&pool->next_item, 0, memory_order_relaxed);
-    const unsigned round = start_round(pool);
+    pool_start(pool, fn, ctx);
     fn(ctx, 0, pool->n_threads);
+    pool_wait(pool);
+}
+
+void pool_wait(struct pool *pool)
+{
+    const unsigned round = atomic_load_explicit(&pool->round, memory_order_relaxed);
     for (unsigned i = 0; i < pool->n_started; i++)
         (void)run_part(pool, &pool->workers[i], round);
     for (unsigned i = 0; i < pool->n_started; i++)

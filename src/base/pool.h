@@ -36,6 +36,11 @@ unsigned pool_n_threads(const struct pool *pool);
 
 /* Runs fn once for every part and returns when all parts are done. */
 void pool_run(struct pool *pool, pool_fn *fn, void *ctx);
+/* The same in two calls, for parts that go on beside the caller. pool_start begins all parts but
+ * the first, which nobody runs, and pool_wait returns when they are done; it runs those itself that
+ * no thread has begun. The pool has at least two threads. */
+void pool_start(struct pool *pool, pool_fn *fn, void *ctx);
+void pool_wait(struct pool *pool);
 /* Runs fn on the calling thread as the only part. */
 void pool_run_alone(struct pool *pool, pool_fn *fn, void *ctx);
 

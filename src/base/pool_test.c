@@ -96,6 +96,27 @@ static void test_sleepers_wake(void **state)
     pool_close(pool);
 }
 
+/* The other parts run beside the caller, or by the caller if their threads are late. */
+static void test_parts_beside_the_caller(void **state)
+{
+    (void)state;
+    for (unsigned n_threads = 2; n_threads <= 3; n_threads++) {
+        struct pool *pool;
+        assert_int_equal(pool_open_patient(n_threads, false, 100000, &pool, NULL), 0);
+        for (unsigned i = 0; i < 300; i++) {
+            struct job job = {.n = 100, .late_part = 1, .late_us = i % 50 == 0 ? 500 : 0};
+            pool_start(pool, add_part, &job);
+            if (i % 3 == 0)
+                (void)usleep(i % 5 * 100);
+            pool_wait(pool);
+            for (unsigned p = 0; p < PARTS_MAX; p++)
+                assert_int_equal(job.n_runs[p], p > 0 && p < n_threads);
+            check_round(pool, &(struct job){.n = 100});
+        }
+        pool_close(pool);
+    }
+}
+
 struct items {
     struct pool *pool;
     unsigned n_taken[1000];
@@ -175,6 +196,7 @@ int main(void)
         cmocka_unit_test(test_more_threads_than_cores),
         cmocka_unit_test(test_pinned),
         cmocka_unit_test(test_sleepers_wake),
+        cmocka_unit_test(test_parts_beside_the_caller),
         cmocka_unit_test(test_items_are_taken_once),
         cmocka_unit_test(test_opens_and_closes),
         cmocka_unit_test(test_a_round_allocates_nothing),

@@ -428,7 +428,7 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
 {
     struct plan *plan = &cache->plan;
     assert(!plan->is_open && n <= cache->n_experts);
-    assert(plan->n_unverified == 0 && plan->n_damaged == 0);
+    assert(plan->n_unverified == 0 && plan->n_damaged == 0 && plan->n_current == 0);
     assert(cache->n_idle_reads == READS_NEEDED);
     expert_cache_catch_up(cache);
     cache_collect_guesses(cache);
@@ -459,17 +459,20 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
     start_reads(cache);
 }
 
+static void end_use(struct expert_cache *cache, uint32_t i)
+{
+    struct slot *slot = &cache->slots[i];
+    slot->is_current = false;
+    slot->last_use = memory_fence(tier_of(cache, i)->memory);
+    if (!slot->is_unverified)
+        release_or_empty(cache, i);
+}
+
 static void release_current(struct expert_cache *cache)
 {
-    struct plan *plan = &cache->plan;
-    for (uint32_t i = 0; i < plan->n_current; i++) {
-        struct slot *slot = &cache->slots[plan->current[i]];
-        slot->is_current = false;
-        slot->last_use = memory_fence(tier_of(cache, plan->current[i])->memory);
-        if (!slot->is_unverified)
-            release_or_empty(cache, plan->current[i]);
-    }
-    plan->n_current = 0;
+    for (uint32_t i = 0; i < cache->plan.n_current; i++)
+        end_use(cache, cache->plan.current[i]);
+    cache->plan.n_current = 0;
 }
 
 static void hand_out(struct expert_cache *cache, uint32_t slot, struct expert_item *items,
@@ -550,11 +553,11 @@ int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item
     return *n > 0 || plan->n_in_flight > 0 || plan->next_missing < plan->n_missing;
 }
 
-void expert_cache_end(struct expert_cache *cache)
+/* Closes the plan. The slots handed out last stay where they are. */
+static void close_plan(struct expert_cache *cache)
 {
     struct plan *plan = &cache->plan;
     assert(plan->is_open);
-    release_current(cache);
     while (plan->next_hit < plan->n_hits)
         cache_release(cache, plan->hit_slots[plan->next_hit++]);
     while (plan->n_in_flight > 0) {
@@ -563,9 +566,49 @@ void expert_cache_end(struct expert_cache *cache)
             release_or_empty(cache, i);
     }
     plan->is_open = false;
-    tiers_move_up(cache);
     assert(cache->n_idle_reads + plan->n_unverified + plan->n_damaged == READS_NEEDED);
+}
+
+void expert_cache_end(struct expert_cache *cache)
+{
+    release_current(cache);
+    close_plan(cache);
+    expert_cache_let_go(cache);
+}
+
+/* What the device reads is guarded by a fence from now on. */
+void expert_cache_end_in_use(struct expert_cache *cache)
+{
+    struct plan *plan = &cache->plan;
+    uint32_t *kept = plan->current, n_kept = 0;
+    assert(expert_cache_is_verified(cache));
+    for (uint32_t i = 0; i < plan->n_current; i++)
+        if (tier_number(cache, plan->current[i]) == 1)
+            kept[n_kept++] = plan->current[i];
+        else
+            end_use(cache, plan->current[i]);
+    plan->n_current = n_kept;
+    close_plan(cache);
+}
+
+bool expert_cache_is_over(const struct expert_cache *cache)
+{
+    const struct plan *plan = &cache->plan;
+    return plan->next_hit == plan->n_hits && plan->next_missing == plan->n_missing &&
+           plan->n_in_flight == 0 && plan->n_damaged == 0;
+}
+
+void expert_cache_let_go(struct expert_cache *cache)
+{
+    assert(!cache->plan.is_open);
+    release_current(cache);
+    tiers_move_up(cache);
     check_slots(cache);
+}
+
+bool expert_cache_is_verified(const struct expert_cache *cache)
+{
+    return cache->plan.n_unverified == 0;
 }
 
 int expert_cache_verify(struct expert_cache *cache, uint32_t *index, struct fm_error *err)
@@ -574,27 +617,6 @@ int expert_cache_verify(struct expert_cache *cache, uint32_t *index, struct fm_e
     while (cache->plan.n_unverified > 0)
         cache_wait_for_other(cache);
     return cache->plan.n_damaged > 0 ? report_damaged(cache, index, err) : 0;
-}
-
-void expert_cache_resident(struct expert_cache *cache, uint32_t layer, bool *resident)
-{
-    assert(!cache->plan.is_open);
-    cache_collect_guesses(cache);
-    for (uint32_t e = 0; e < cache->model->expert_layers[layer].n_experts; e++) {
-        const uint32_t at = *where_of(cache, layer, e);
-        resident[e] = at != NO_SLOT && cache->slots[at].is_evictable;
-    }
-}
-
-void expert_cache_tiers(struct expert_cache *cache, uint32_t layer, uint8_t *tiers)
-{
-    assert(!cache->plan.is_open);
-    cache_collect_guesses(cache);
-    for (uint32_t e = 0; e < cache->model->expert_layers[layer].n_experts; e++) {
-        const uint32_t at = *where_of(cache, layer, e);
-        const bool is_here = at != NO_SLOT && cache->slots[at].is_evictable;
-        tiers[e] = is_here ? (uint8_t)tier_number(cache, at) : CACHE_TIERS;
-    }
 }
 
 /* ---- open and close ------------------------------------------------------------------------- */

@@ -88,6 +88,11 @@ struct expert_item {
  * beside the cache: transfers it after the operations before `mark` (base/link.h). */
 void expert_cache_send(struct expert_cache *cache, const struct expert_item *item, void *to,
                        uint64_t mark);
+/* The same before a plan of its layer is open. The expert may be evicted meanwhile. */
+void expert_cache_send_ahead(struct expert_cache *cache, uint32_t layer, uint32_t expert, void *to,
+                             uint64_t mark);
+/* Returns whether an expert is in the second tier. No plan is open. */
+bool expert_cache_is_below(struct expert_cache *cache, uint32_t layer, uint32_t expert);
 /* Makes operations that are queued from now on wait for all experts that are on their way. */
 void expert_cache_join(struct expert_cache *cache);
 /* Waits for them: the host may read what was handed out as arriving. */
@@ -105,6 +110,14 @@ int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item
 /* Closes the plan. Must be called after every begin, even when experts are left. Waits for the
  * plan's reads that are still under way. */
 void expert_cache_end(struct expert_cache *cache);
+/* The same while somebody still reads experts of the second tier that were handed out last. They
+ * stay where they are until expert_cache_let_go, which comes before the next begin. None of them
+ * waits for its checksum (expert_cache_is_verified). */
+void expert_cache_end_in_use(struct expert_cache *cache);
+void expert_cache_let_go(struct expert_cache *cache);
+bool expert_cache_is_verified(const struct expert_cache *cache);
+/* Returns whether `next` has nothing more to hand out or to report. */
+bool expert_cache_is_over(const struct expert_cache *cache);
 
 /* Waits until the checksums of all experts that were handed out are known. Must be called after end
  * and before the next begin; the caller may compute in between. Returns 0 when all are right.

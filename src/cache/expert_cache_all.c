@@ -1,5 +1,5 @@
-/* Layers whose experts are all resident. A backend may use them without a plan, so that nobody
- * waits for the router. */
+/* Layers whose experts are all resident, and which experts are where. A backend may use such layers
+ * without a plan, so that nobody waits for the router. */
 #include <assert.h>
 #include <string.h>
 
@@ -88,6 +88,29 @@ void expert_cache_accept(struct expert_cache *cache, uint32_t layer, const struc
     assert(!cache->plan.is_open);
     expert_cache_catch_up(cache); /* layers are counted in their order */
     count_layer(cache, &(struct logged_layer){layer, 1, n}, uses);
+}
+
+/* ---- where experts are --------------------------------------------------------------------- */
+
+void expert_cache_resident(struct expert_cache *cache, uint32_t layer, bool *resident)
+{
+    assert(!cache->plan.is_open);
+    cache_collect_guesses(cache);
+    for (uint32_t e = 0; e < cache->model->expert_layers[layer].n_experts; e++) {
+        const uint32_t at = *where_of(cache, layer, e);
+        resident[e] = at != NO_SLOT && cache->slots[at].is_evictable;
+    }
+}
+
+void expert_cache_tiers(struct expert_cache *cache, uint32_t layer, uint8_t *tiers)
+{
+    assert(!cache->plan.is_open);
+    cache_collect_guesses(cache);
+    for (uint32_t e = 0; e < cache->model->expert_layers[layer].n_experts; e++) {
+        const uint32_t at = *where_of(cache, layer, e);
+        const bool is_here = at != NO_SLOT && cache->slots[at].is_evictable;
+        tiers[e] = is_here ? (uint8_t)tier_number(cache, at) : CACHE_TIERS;
+    }
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */

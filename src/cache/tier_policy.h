@@ -11,7 +11,7 @@ extern "C" {
 
 /* An expert that takes the place of another is two transfers, which those that are sent for one use
  * wait for. So many plans earn one such move, and so many moves can be saved up. */
-#define TIER_PLANS_PER_MOVE 4
+#define TIER_PLANS_PER_MOVE 2
 #define TIER_MAX_MOVES 8
 
 struct tier_moves {

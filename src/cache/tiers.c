@@ -128,34 +128,63 @@ void tiers_look(struct expert_cache *cache)
         t->n_settled = t->n_joined;
 }
 
+/* Moves keep their order. */
+struct transfer_kind {
+    bool is_send;
+    uint64_t mark;
+};
+static const struct transfer_kind a_move = {0};
+
 /* Starts a transfer of an expert between the host's memory at `host` and the device's. A chunk is
  * locked as a whole, so a transfer has a part in each. */
 static void start_transfer(struct expert_cache *cache, char *to, const char *from,
-                           const char *host, uint32_t layer, uint64_t mark)
+                           const char *host, uint32_t layer, const struct transfer_kind *kind)
 {
     const struct memory *m = device_memory(cache);
+    const struct memory_link *link = m->link;
     const uint64_t bytes = cache->model->expert_layers[layer].record.bytes;
     const uint64_t at = (uint64_t)(host - cache->tiers[1].pool);
     for (uint64_t done = 0; done < bytes;) {
         const uint64_t to_border = CHUNK_BYTES - (at + done) % CHUNK_BYTES;
         const uint64_t n = bytes - done < to_border ? bytes - done : to_border;
-        m->link->transfer(m, to + done, from + done, n, done == 0 ? mark : 0);
+        (kind->is_send ? link->send : link->transfer)(m, to + done, from + done, n, kind->mark);
         done += n;
     }
     cache->transfers.n_started++;
 }
 
+static void send_slot(struct expert_cache *cache, uint32_t i, void *to, uint64_t mark)
+{
+    struct slot *slot = &cache->slots[i];
+    const char *from = slot_memory(cache, i);
+    start_transfer(cache, to, from, from, slot->layer,
+                   &(struct transfer_kind){.is_send = true, .mark = mark});
+    slot->last_move = cache->transfers.n_started;
+    cache->stats.n_sent++;
+}
+
 void expert_cache_send(struct expert_cache *cache, const struct expert_item *item, void *to,
                        uint64_t mark)
 {
-    const char *from = item->slot;
     const struct tier *below = &cache->tiers[1];
-    const uint64_t at = (uint64_t)(from - below->pool) / cache->model->expert_slot_bytes;
-    struct slot *slot = &cache->slots[below->first + at];
-    assert(item->tier == 1 && slot->is_current);
-    start_transfer(cache, to, from, from, slot->layer, mark);
-    slot->last_move = cache->transfers.n_started;
-    cache->stats.n_sent++;
+    const uint64_t at =
+        (uint64_t)((const char *)item->slot - below->pool) / cache->model->expert_slot_bytes;
+    assert(item->tier == 1 && cache->slots[below->first + at].is_current);
+    send_slot(cache, below->first + (uint32_t)at, to, mark);
+}
+
+bool expert_cache_is_below(struct expert_cache *cache, uint32_t layer, uint32_t expert)
+{
+    const uint32_t i = *where_of(cache, layer, expert);
+    assert(!cache->plan.is_open);
+    return i != NO_SLOT && tier_number(cache, i) == 1 && cache->slots[i].is_evictable;
+}
+
+void expert_cache_send_ahead(struct expert_cache *cache, uint32_t layer, uint32_t expert, void *to,
+                             uint64_t mark)
+{
+    assert(expert_cache_is_below(cache, layer, expert));
+    send_slot(cache, *where_of(cache, layer, expert), to, mark);
 }
 
 /* ---- up and down ----------------------------------------------------------------------------- */
@@ -186,7 +215,7 @@ bool tiers_move_down(struct expert_cache *cache, uint32_t from)
     tiers_pin(cache, to);
     memory_wait(device_memory(cache), old.last_use); /* who fills it does not wait for it */
     start_transfer(cache, slot_memory(cache, to), slot_memory(cache, from), slot_memory(cache, to),
-                   old.layer, 0);
+                   old.layer, &a_move);
     cache->slots[from].last_move = cache->slots[to].last_move = cache->transfers.n_started;
     cache->slots[to].is_guess = old.is_guess;
     cache_release(cache, to);
@@ -218,7 +247,7 @@ static void move_up(struct expert_cache *cache, uint32_t from)
     const uint32_t to = cache_assign_empty(cache, &cache->tiers[0], old.layer, old.expert,
                                            SLOT_READY);
     start_transfer(cache, slot_memory(cache, to), slot_memory(cache, from),
-                   slot_memory(cache, from), old.layer, 0);
+                   slot_memory(cache, from), old.layer, &a_move);
     cache->slots[from].last_move = cache->slots[to].last_move = cache->transfers.n_started;
     cache_release(cache, to);
     cache->stats.n_moved_up++;

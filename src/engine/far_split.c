@@ -54,11 +54,11 @@ static uint32_t n_rows_of(const struct forward *f, const struct expert_item *ite
 uint32_t far_choose_split(struct forward *f, const struct expert_item *items, uint32_t n)
 {
     const struct far *far = &f->far;
-    const bool looks = f->far.n_looks++ % LOOK_EVERY == 0 && n > 1;
     double send_ns = 0, compute_ns = 0;
     uint32_t first = 0, end = n;
     if (f->step.n_rows > FAR_ROWS)
         return n;
+    const bool looks = f->far.n_looks++ % LOOK_EVERY == 0 && n > 1;
     while (first < end) {
         const double next_ns = compute_ns + far->compute_ns * n_rows_of(f, &items[end - 1]);
         if (send_ns + far->send_ns <= next_ns) {

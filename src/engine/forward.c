@@ -716,6 +716,7 @@ void forward_run(struct forward *f, struct pass *pass)
     drop_given_up(f);
     if (pass->n_segments > 0)
         give_rows(f);
+    far_settle(f);
     forward_count_routed(f);
 }
 

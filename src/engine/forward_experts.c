@@ -248,7 +248,7 @@ static void run_items(struct forward *f, uint32_t layer, const struct expert_ite
         const unsigned where = items[i].tier == 1 ? FAR : items[i].is_arriving ? ARRIVING : HERE;
         sorted[where][count[where]++] = items[i];
     }
-    far_begin(f, &work, sorted[FAR], count[FAR]);
+    far_begin(f, layer, &work, sorted[FAR], count[FAR]);
     if (count[HERE] > 0 || with_shared)
         run_ready(f, layer, sorted[HERE], count[HERE], with_shared);
     far_end(f, layer, &work);
@@ -295,8 +295,11 @@ static void sweep_ahead(struct forward *f, uint32_t layer)
     if (!is_sweep || f->options.lookahead == LOOKAHEAD_OFF || layer >= f->model->end_layer)
         return;
     const uint32_t expert_layer = f->arch->expert_layer(f->model->arch, layer);
-    if (expert_layer != ARCH_NO_EXPERTS)
-        expert_cache_sweep(f->cache, expert_layer);
+    if (expert_layer == ARCH_NO_EXPERTS)
+        return;
+    expert_cache_sweep(f->cache, expert_layer);
+    if (f->options.has_far && f->step.n_rows > FAR_ROWS)
+        far_send_ahead(f, expert_layer);
 }
 
 /* Computes the experts of the plan, up to `max` together. Resident ones and the shared one come
@@ -311,6 +314,7 @@ static void run_plan(struct forward *f, uint32_t layer, uint32_t max)
     int rc;
     do {
         uint32_t n;
+        far_wait(f); /* what was handed out goes back */
         rc = expert_cache_next(f->cache, is_first, items, max, &n, &fault.err);
         f->times.wait_ns += forward_lap(f);
         if (n > 0 || is_first) {
@@ -323,7 +327,7 @@ static void run_plan(struct forward *f, uint32_t layer, uint32_t max)
             fail_expert(f, (uint32_t)fault.expert, &fault);
         }
         is_first = false;
-    } while (rc != 0 && !pass_all_given_up(f->pass));
+    } while (rc != 0 && !expert_cache_is_over(f->cache) && !pass_all_given_up(f->pass));
 }
 
 void forward_run_experts(struct forward *f, uint32_t layer)
@@ -332,12 +336,16 @@ void forward_run_experts(struct forward *f, uint32_t layer)
     const uint32_t expert_layer = f->arch->expert_layer(f->model->arch, layer);
     if (forward_run_routed(f, layer))
         return;
-    if (step->resident != NULL)
+    if (step->resident != NULL) {
+        far_settle(f);
         expert_cache_resident(f->cache, expert_layer, f->resident);
+    }
     f->arch->route(step, layer);
     far_ask_for_rows(f);
+    far_settle(f);
     memory_fetch(f->be->memory, f->ids, step->ids,
                  (uint64_t)step->n_rows * f->model->shape.n_experts_per_token * sizeof(uint32_t));
+    far_note_waited(f);
     forward_count_routed(f); /* layers are counted in their order */
     if (f->options.replace_ids != NULL && layer < f->model->end_layer)
         replace_ids(f, expert_layer);
@@ -354,7 +362,7 @@ void forward_run_experts(struct forward *f, uint32_t layer)
     f->times.route_ns = forward_lap(f);
     run_plan(f, layer, max);
     const bool is_over = pass_all_given_up(f->pass); /* then nobody wants the rest */
-    expert_cache_end(f->cache);
+    far_end_plan(f);
     if (is_over)
         return;
     sweep_ahead(f, layer + 1);

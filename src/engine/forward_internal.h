@@ -3,6 +3,7 @@
 #define FLASHMOE_ENGINE_FORWARD_INTERNAL_H
 
 #include "engine/forward.h"
+#include "engine/forward_far.h"
 #include "store/row_store.h"
 
 #ifdef __cplusplus
@@ -21,14 +22,6 @@ static inline uint32_t forward_head_rows(const struct forward_options *options)
                                                          : FORWARD_MAX_HEAD_ROWS;
 }
 
-/* Places for experts that are sent, and how many are sent together: some are computed while the
- * next ones travel. */
-#define FAR_RING 24
-#define FAR_TOGETHER 8
-/* Rows of a batch that the processor may compute beside a device. With more of them an expert is
- * worth sending. */
-#define FAR_ROWS 8
-
 /* Which rows each expert works on, found from the router's choice by counting. A pair is
  * row * k + place: the row and which of its experts. */
 struct expert_groups {
@@ -37,20 +30,6 @@ struct expert_groups {
     uint32_t *rows;   /* [max_rows * k] the row of each pair */
     struct expert_use *chosen; /* experts with at least one row, ascending */
     uint32_t n_chosen;
-};
-
-/* Experts in the host's memory beside a device: sent to the device for one use, or computed where
- * they are, whichever is over earlier. */
-struct far {
-    struct step step;  /* of host_be: rows and results lie in the host's memory */
-    void *host_block;  /* both of them */
-    bool is_pinned;
-    char *ring;        /* [FAR_RING] places for experts that are sent, in the device's memory */
-    uint64_t marks[FAR_RING]; /* behind the operations that use each place */
-    uint32_t next;     /* place */
-    double send_ns, compute_ns; /* of an expert, and of an expert with one row; as measured */
-    uint64_t n_looks, n_computed;
-    bool has_rows; /* of the layer at hand, in the host's memory */
 };
 
 /* Layers computed without asking the host which experts were chosen (forward_routed.c). */
@@ -118,43 +97,7 @@ struct step_expert forward_expert(const struct forward *f, const struct expert_i
 void forward_compute(struct forward *f, uint32_t layer, const struct step_expert *experts,
                      uint32_t n, bool with_shared);
 
-/* ---- forward_far.c ---- */
-
-uint64_t far_row_bytes(const struct model *model);
-uint64_t far_host_bytes(const struct model *model);
-int far_open(struct forward *f, struct fm_error *err);
-void far_close(struct forward *f); /* accepts one that was not opened */
-
-/* Experts that are in the host's memory, on their way through the two functions that follow. */
-struct far_work {
-    const struct expert_item *items;
-    uint32_t n, n_left;    /* those at hand, and all that are left */
-    uint32_t n_sent;       /* of those at hand: the first ones are sent, the others computed */
-    char *places[FAR_TOGETHER]; /* where they are sent to */
-};
-
-/* Queues that the host gets the rows of a layer. It has them when it has waited for the router's
- * choice. */
-void far_ask_for_rows(struct forward *f);
-/* Starts to send some of the experts, and gives the processor the rows for others. */
-void far_begin(struct forward *f, struct far_work *work, const struct expert_item *items,
-               uint32_t n);
-/* Computes all of them on all their rows: some on the processor while the device computes what was
- * queued since, the others on the device, whose part is queued. */
-void far_end(struct forward *f, uint32_t layer, struct far_work *work);
-
-/* ---- far_split.c ---- */
-
-/* Returns how many of the items are sent, the first ones; the processor computes the rest. All are
- * sent if there are more than FAR_ROWS rows. */
-uint32_t far_choose_split(struct forward *f, const struct expert_item *items, uint32_t n);
-/* Begins with times for experts of so many bytes, before any is measured. */
-void far_split_init(struct far *far, uint64_t expert_bytes);
-/* Learn what took so long: sending n experts, and computing them on n rows in all. */
-void far_note_sending(struct far *far, uint32_t n, uint64_t ns);
-void far_note_computing(struct far *far, uint64_t n_rows, uint64_t ns);
-/* Returns whether to measure the next sending, which waits for it. */
-bool far_wants_sending(const struct far *far);
+/* ---- forward_experts.c ---- */
 
 /* The routed experts of a layer: reads, waits and computes. Ends early when every segment is given
  * up. */

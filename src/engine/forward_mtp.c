@@ -241,6 +241,7 @@ bool forward_mtp_draft(struct forward *f, struct mtp_row *rows, uint32_t n, uint
     f->is_timed = f->routed.is_on = false;
     f->arch->mix(&f->step, layer);
     forward_run_experts(f, layer);
+    far_settle(f);
     forward_verify_experts(f);
     f->pass = NULL;
     f->mtp.pass.batch = NULL;

@@ -98,7 +98,7 @@ def pool(policy):
 # ---- two tiers --------------------------------------------------------------------------------
 
 
-PLANS_PER_MOVE, MAX_MOVES = 4, 8
+PLANS_PER_MOVE, MAX_MOVES = 2, 8
 
 
 class Tiers(Pool):

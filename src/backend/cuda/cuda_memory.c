@@ -370,6 +370,11 @@ static void cuda_fetch(const struct memory *m, void *to, const void *from, uint6
 
 /* ---- the link -------------------------------------------------------------------------------- */
 
+static void cuda_start(const struct memory *m)
+{
+    cuda_queue_submit(queue_of(m));
+}
+
 static uint64_t cuda_mark(const struct memory *m)
 {
     cuda_queue_submit(queue_of(m));
@@ -380,6 +385,12 @@ static void cuda_transfer(const struct memory *m, void *to, const void *from, ui
                           uint64_t mark)
 {
     device_of(m)->ops->transfer(device_of(m), to, from, bytes, mark);
+}
+
+static void cuda_send(const struct memory *m, void *to, const void *from, uint64_t bytes,
+                      uint64_t mark)
+{
+    device_of(m)->ops->send(device_of(m), to, from, bytes, mark);
 }
 
 static void cuda_join(const struct memory *m)
@@ -398,10 +409,15 @@ static void cuda_upload(const struct memory *m, void *to, const void *from, uint
     cuda_queue_upload(queue_of(m), to, from, bytes);
 }
 
-static void cuda_bring(const struct memory *m, void *to, const void *from, uint64_t piece_bytes,
-                       const uint32_t *numbers, uint32_t n)
+static void cuda_bring(const struct memory *m, void *to, const struct link_pieces *pieces)
 {
-    cuda_queue_bring(queue_of(m), to, from, piece_bytes, numbers, n);
+    assert(pieces->gate == NULL || device_of(m)->has_patience);
+    cuda_queue_bring(queue_of(m), to, pieces);
+}
+
+static bool cuda_has_gates(const struct memory *m)
+{
+    return device_of(m)->has_patience;
 }
 
 static void cuda_download(const struct memory *m, void *to, const void *from, uint64_t bytes)
@@ -420,12 +436,15 @@ static void cuda_unpin(const struct memory *m, void *at, uint64_t bytes)
 }
 
 static const struct memory_link cuda_link = {
+    .start = cuda_start,
     .mark = cuda_mark,
     .transfer = cuda_transfer,
+    .send = cuda_send,
     .join = cuda_join,
     .settle = cuda_settle,
     .upload = cuda_upload,
     .bring = cuda_bring,
+    .has_gates = cuda_has_gates,
     .download = cuda_download,
     .pin = cuda_pin,
     .unpin = cuda_unpin,

@@ -176,19 +176,22 @@ void cuda_queue_upload(struct cuda_queue *q, void *to, const void *from, uint64_
     q->n_submitted++;
 }
 
-void cuda_queue_bring(struct cuda_queue *q, void *to, const void *from, uint64_t piece_bytes,
-                      const uint32_t *numbers, uint32_t n)
+void cuda_queue_bring(struct cuda_queue *q, void *to, const struct link_pieces *pieces)
 {
+    const uint32_t n = pieces->n;
     if (n == 0)
         return;
     cuda_queue_begin(q);
-    const struct gpu_copy_pieces_args args = {
-        .to = to, .from = from, .n_words = (uint32_t)(piece_bytes / sizeof(uint32_t)),
-        .numbers = cuda_queue_put(q, numbers, n * sizeof *numbers)};
+    struct gpu_copy_pieces_args args = {
+        .to = to, .from = pieces->from, .gate = pieces->gate, .n_pieces = n,
+        .n_words = (uint32_t)(pieces->bytes / sizeof(uint32_t))};
+    uint32_t *list = cuda_queue_reserve(q, (n + 1) * sizeof *list, (const void **)&args.numbers);
+    memcpy(list, pieces->numbers, n * sizeof *list);
+    list[n] = pieces->opens_at;
     const struct gpu_launch launch = {
         .kernel = GPU_KERNEL_copy_pieces, .n_blocks_x = n,
         .n_blocks_y = (args.n_words + COPY_THREADS - 1) / COPY_THREADS, .n_threads = COPY_THREADS};
-    assert(piece_bytes % sizeof(uint32_t) == 0);
+    assert(pieces->bytes % sizeof(uint32_t) == 0);
     cuda_queue_add(q, &launch, &args, sizeof args);
 }
 

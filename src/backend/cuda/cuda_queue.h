@@ -7,6 +7,7 @@
 #define FLASHMOE_BACKEND_CUDA_CUDA_QUEUE_H
 
 #include "backend/cuda/device.h"
+#include "base/link.h"
 #include "base/mem.h"
 
 #ifdef __cplusplus
@@ -49,8 +50,7 @@ void cuda_queue_clear(struct cuda_queue *q, void *at, uint64_t bytes);
 /* Copies whole words from the host. */
 void cuda_queue_upload(struct cuda_queue *q, void *to, const void *from, uint64_t bytes);
 /* Copies pieces out of the host's locked pages (base/link.h). */
-void cuda_queue_bring(struct cuda_queue *q, void *to, const void *from, uint64_t piece_bytes,
-                      const uint32_t *numbers, uint32_t n);
+void cuda_queue_bring(struct cuda_queue *q, void *to, const struct link_pieces *pieces);
 /* Copies to the host, which has the bytes when the queue has passed. */
 void cuda_queue_download(struct cuda_queue *q, void *to, const void *from, uint64_t bytes);
 /* Copies to the host after all that was added. */

@@ -70,10 +70,11 @@ struct gpu_device_ops {
     /* To the host's memory, in the queue. */
     void (*download)(struct gpu_device *d, void *to, const void *from, uint64_t bytes);
 
-    /* Transfers between the two memories run beside the queue, one after the other: base/link.h. */
+    /* Transfers between the two memories run beside the queue: base/link.h. */
     uint64_t (*mark)(struct gpu_device *d);
     void (*transfer)(struct gpu_device *d, void *to, const void *from, uint64_t bytes,
                      uint64_t mark);
+    void (*send)(struct gpu_device *d, void *to, const void *from, uint64_t bytes, uint64_t mark);
     void (*join)(struct gpu_device *d);
     void (*settle)(struct gpu_device *d);
     /* Locks whole pages of the host's memory, so that transfers of them are fast and need no
@@ -95,6 +96,7 @@ struct gpu_device {
     const char *name;
     uint64_t total_bytes;
     uint64_t page_bytes; /* of reserve, map and unmap */
+    bool has_patience;   /* a kernel may wait for the host as long as it likes */
 };
 
 #ifdef __cplusplus

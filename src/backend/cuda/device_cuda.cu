@@ -18,9 +18,15 @@
 #define N_PINNED 64 /* pieces of pinned memory that are remembered */
 
 /* A batch that comes again is kept as a graph: its kernels then start without the host. */
-#define N_GRAPHS 512
+#define N_GRAPHS 128 /* of ten kernels each takes 84 KiB of the host's memory */
 #define N_SEEN 4096 /* fingerprints of batches that came once */
 #define MIN_GRAPH_COMMANDS 4
+/* Making one takes as long as fifty launches. So none takes the place of another that was used
+ * within so many of them. */
+#define GRAPH_LIFE 4096
+
+/* Two lanes carry transfers: while one sends, the next one starts, which takes microseconds. */
+#define N_LANES 2
 
 /* Marks whose event is kept. */
 #define N_MARKS 64
@@ -36,6 +42,13 @@ struct graph {
     struct gpu_command *commands; /* [n], to be sure */
     size_t n;
     cudaGraphExec_t whole;
+};
+
+struct lane {
+    cudaStream_t stream;
+    cudaEvent_t has_arrived;
+    uint64_t mark; /* the last one that it waits for */
+    bool is_used;  /* since the queue joined it */
 };
 
 /* Calls of the driver that the runtime does not have. */
@@ -63,9 +76,11 @@ struct cuda_device {
     struct copies copies;
     struct graph graphs[N_GRAPHS];
     uint64_t seen[N_SEEN];
-    uint64_t n_uses; /* the clock of graphs */
-    cudaStream_t carrier; /* of transfers */
-    cudaEvent_t has_arrived, marks[N_MARKS];
+    uint64_t n_batches; /* the clock of graphs */
+    struct lane lanes[N_LANES];
+    unsigned lane; /* of the last send */
+    bool has_moved, has_sent; /* on lane 0, on lane 1: the other lane has not waited for it */
+    cudaEvent_t marks[N_MARKS];
     uint64_t n_marks;
     pthread_mutex_t lock; /* of what follows, which any thread uses */
     struct pinned pinned[N_PINNED];
@@ -359,13 +374,16 @@ static cudaError_t record(struct cuda_device *c, const struct gpu_batch *batch, 
     return rc != cudaSuccess ? rc : ended;
 }
 
-/* Keeps the batch in the place of the graph that was not used for the longest time. */
+/* Keeps the batch in the place of the graph that was not used for the longest time. Returns NULL if
+ * that is not long enough. */
 static struct graph *keep(struct cuda_device *c, const struct gpu_batch *batch, uint64_t hash)
 {
     struct graph *g = &c->graphs[0];
     cudaGraph_t whole = NULL;
     for (unsigned i = 1; i < N_GRAPHS; i++)
         g = c->graphs[i].last_use < g->last_use ? &c->graphs[i] : g;
+    if (g->fingerprint != 0 && c->n_batches - g->last_use < GRAPH_LIFE)
+        return NULL;
     forget(g);
     g->commands = (struct gpu_command *)malloc(batch->n * sizeof *g->commands);
     if (g->commands == NULL)
@@ -412,12 +430,13 @@ static void submit(struct gpu_device *d, const struct gpu_batch *batch)
         !check(d, "copying", copies_send(&c->copies, batch->lists, batch->host_lists,
                                          batch->list_bytes)))
         return;
+    c->n_batches++;
     struct graph *g = find_graph(c, batch);
     if (g == NULL) {
         check(d, "starting a kernel", start(c, batch));
         return;
     }
-    g->last_use = ++c->n_uses;
+    g->last_use = c->n_batches;
     check(d, "starting a graph", cudaGraphLaunch(g->whole, c->queue));
 }
 
@@ -502,30 +521,67 @@ static uint64_t mark(struct gpu_device *d)
     return number;
 }
 
+/* What is started on `to` from now on waits for what was started on `from`. */
+static void follow(struct gpu_device *d, cudaStream_t to, struct lane *from)
+{
+    if (check(d, "transferring", cudaEventRecord(from->has_arrived, from->stream)))
+        check(d, "transferring", cudaStreamWaitEvent(to, from->has_arrived, 0));
+}
+
 /* The event of a mark that is long gone was recorded again: the later one is behind it. */
+static void carry(struct gpu_device *d, struct lane *lane, void *to, const void *from,
+                  uint64_t bytes, uint64_t mark)
+{
+    struct cuda_device *c = cuda_of(d);
+    if (mark > lane->mark) {
+        check(d, "transferring", cudaStreamWaitEvent(lane->stream, c->marks[mark % N_MARKS], 0));
+        lane->mark = mark;
+    }
+    lane->is_used = true;
+    check(d, "transferring", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane->stream));
+}
+
 static void transfer(struct gpu_device *d, void *to, const void *from, uint64_t bytes,
                      uint64_t mark)
 {
     struct cuda_device *c = cuda_of(d);
     if (is_broken(d))
         return;
-    if (mark > 0)
-        check(d, "transferring", cudaStreamWaitEvent(c->carrier, c->marks[mark % N_MARKS], 0));
-    check(d, "transferring", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, c->carrier));
+    if (c->has_sent)
+        follow(d, c->lanes[0].stream, &c->lanes[1]);
+    carry(d, &c->lanes[0], to, from, bytes, mark);
+    c->has_sent = false;
+    c->has_moved = true;
+}
+
+static void send(struct gpu_device *d, void *to, const void *from, uint64_t bytes, uint64_t mark)
+{
+    struct cuda_device *c = cuda_of(d);
+    if (is_broken(d))
+        return;
+    c->lane = (c->lane + 1) % N_LANES;
+    if (c->lane == 1 && c->has_moved) {
+        follow(d, c->lanes[1].stream, &c->lanes[0]);
+        c->has_moved = false;
+    }
+    c->has_sent |= c->lane == 1;
+    carry(d, &c->lanes[c->lane], to, from, bytes, mark);
 }
 
 static void join(struct gpu_device *d)
 {
     struct cuda_device *c = cuda_of(d);
-    if (!is_broken(d) &&
-        check(d, "transferring", cudaEventRecord(c->has_arrived, c->carrier)))
-        check(d, "transferring", cudaStreamWaitEvent(c->queue, c->has_arrived, 0));
+    for (unsigned i = 0; !is_broken(d) && i < N_LANES; i++)
+        if (c->lanes[i].is_used) {
+            follow(d, c->queue, &c->lanes[i]);
+            c->lanes[i].is_used = false;
+        }
 }
 
 static void settle(struct gpu_device *d)
 {
-    if (!is_broken(d))
-        check(d, "transferring", cudaStreamSynchronize(cuda_of(d)->carrier));
+    for (unsigned i = 0; !is_broken(d) && i < N_LANES; i++)
+        check(d, "transferring", cudaStreamSynchronize(cuda_of(d)->lanes[i].stream));
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -540,10 +596,12 @@ static void close(struct gpu_device *d)
         cudaStreamDestroy(c->queue);
     if (c->filler != NULL)
         cudaStreamDestroy(c->filler);
-    if (c->carrier != NULL)
-        cudaStreamDestroy(c->carrier);
-    if (c->has_arrived != NULL)
-        cudaEventDestroy(c->has_arrived);
+    for (unsigned i = 0; i < N_LANES; i++) {
+        if (c->lanes[i].stream != NULL)
+            cudaStreamDestroy(c->lanes[i].stream);
+        if (c->lanes[i].has_arrived != NULL)
+            cudaEventDestroy(c->lanes[i].has_arrived);
+    }
     for (unsigned i = 0; i < N_MARKS && c->marks[i] != NULL; i++)
         cudaEventDestroy(c->marks[i]);
     pthread_mutex_destroy(&c->lock);
@@ -552,7 +610,7 @@ static void close(struct gpu_device *d)
 
 static const struct gpu_device_ops cuda_ops = {
     close, make, release_block, reserve, release, map, unmap, submit, copy, clear, fetch, fill,
-    finish, upload, is_seen, download, mark, transfer, join, settle, pin, unpin, host_make,
+    finish, upload, is_seen, download, mark, transfer, send, join, settle, pin, unpin, host_make,
     host_free, free_bytes, failure};
 
 template <class F> static bool find(const char *name, F *call)
@@ -585,10 +643,11 @@ static bool open_queue(struct cuda_device *c)
         rc = cudaStreamCreateWithFlags(&c->queue, cudaStreamNonBlocking);
     if (rc == cudaSuccess)
         rc = cudaStreamCreateWithFlags(&c->filler, cudaStreamNonBlocking);
-    if (rc == cudaSuccess)
-        rc = cudaStreamCreateWithFlags(&c->carrier, cudaStreamNonBlocking);
-    if (rc == cudaSuccess)
-        rc = cudaEventCreateWithFlags(&c->has_arrived, cudaEventDisableTiming);
+    for (unsigned i = 0; rc == cudaSuccess && i < N_LANES; i++) {
+        rc = cudaStreamCreateWithFlags(&c->lanes[i].stream, cudaStreamNonBlocking);
+        if (rc == cudaSuccess)
+            rc = cudaEventCreateWithFlags(&c->lanes[i].has_arrived, cudaEventDisableTiming);
+    }
     for (unsigned i = 0; rc == cudaSuccess && i < N_MARKS; i++)
         rc = cudaEventCreateWithFlags(&c->marks[i], cudaEventDisableTiming);
     if (rc == cudaSuccess)
@@ -665,7 +724,9 @@ device_cuda_open(unsigned index, bool *is_there, char *why, size_t why_bytes)
     c->index = (int)index;
     pthread_mutex_init(&c->lock, NULL);
     snprintf(c->name, sizeof c->name, "%s", properties.name);
-    c->base = {&cuda_ops, c->name, properties.totalGlobalMem, 0};
+    int has_watchdog = 1; /* that of a screen ends kernels that take seconds */
+    (void)cudaDeviceGetAttribute(&has_watchdog, cudaDevAttrKernelExecTimeout, c->index);
+    c->base = {&cuda_ops, c->name, properties.totalGlobalMem, 0, has_watchdog == 0};
     if (check(&c->base, "opening it", cudaSetDevice(c->index)) && open_queue(c) && open_memory(c))
         return &c->base;
     snprintf(why, why_bytes, "%s", c->failure);

@@ -203,10 +203,10 @@ struct gpu_device *device_emulated(void)
 {
     static const struct gpu_device_ops ops = {
         close, make, release_block, reserve, release, map, unmap, submit, move, clear,
-        move, move, finish, move, is_seen, move, mark, transfer, settle, settle, pin, unpin,
-        host_make, host_release, free_bytes, failure};
+        move, move, finish, move, is_seen, move, mark, transfer, transfer, settle, settle, pin,
+        unpin, host_make, host_release, free_bytes, failure};
     /* Small pages: of small models too, memory is given back soon. */
-    static struct gpu_device device = {&ops, "emulated", 1ull << 34, 4096};
+    static struct gpu_device device = {&ops, "emulated", 1ull << 34, 4096, true};
     return &device;
 }
 

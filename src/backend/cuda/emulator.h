@@ -14,9 +14,11 @@
 #ifndef FLASHMOE_BACKEND_CUDA_EMULATOR_H
 #define FLASHMOE_BACKEND_CUDA_EMULATOR_H
 
+#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/gate.h"
 #include "quant/quant.h"
 
 struct emulator_grid {
@@ -172,6 +174,12 @@ static inline struct gpu_four gpu_load_four(const void *at) { return emulator_lo
 
 static inline struct gpu_four gpu_load_four_now(const void *at) { return gpu_load_four(at); }
 static inline uint32_t gpu_load_word_new(const void *at) { return gpu_load_word(at); }
+static inline uint32_t gpu_load_word_of_host(const uint32_t *at) { return gpu_load_word(at); }
+static inline uint32_t gpu_see_word(const uint32_t *at)
+{
+    return gate_see(at);
+}
+static inline void gpu_rest(void) { sched_yield(); }
 static inline uint32_t gpu_load_word_now(const void *at) { return gpu_load_word(at); }
 static inline struct gpu_four gpu_stream_four(const void *at) { return gpu_load_four(at); }
 

@@ -126,12 +126,14 @@ struct gpu_copy_args {
 };
 
 /* Copies pieces of n_words words: piece numbers[i] to the same place. `from` may be the host's.
- * Grid: n, n_words / 256 rounded up, 256. */
+ * With a gate, which is the host's too, they are there when its word has reached
+ * numbers[n_pieces]; words go round. Grid: n_pieces, n_words / 256 rounded up, 256. */
 struct gpu_copy_pieces_args {
     void *to;
     const void *from;
-    uint32_t n_words;
-    const uint32_t *numbers; /* [n] */
+    uint32_t n_words, n_pieces;
+    const uint32_t *numbers; /* [n_pieces], or one more */
+    const uint32_t *gate; /* NULL: none */
 };
 
 /* Copies `dim` floats of each of n heads. Grid: n, dim / 256 rounded up, 256. */

@@ -194,6 +194,19 @@ GPU_FN uint32_t gpu_load_word_now(const void *at)
     return word;
 }
 
+/* The same of the host's memory, which changes while the launch runs. */
+GPU_FN uint32_t gpu_load_word_of_host(const uint32_t *at) { return __ldcv(at); }
+/* A word that the host writes meanwhile, behind all that it wrote before. */
+GPU_FN uint32_t gpu_see_word(const uint32_t *at)
+{
+    uint32_t word;
+    asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(word) : "l"(at) : "memory");
+    return word;
+}
+
+/* Between two looks at it. */
+GPU_FN void gpu_rest() {}
+
 /* Two floats at a multiple of 8 bytes in shared memory. */
 struct alignas(8) gpu_two {
     float x[2];
