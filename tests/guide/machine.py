@@ -10,7 +10,7 @@ Nothing here needs a network, a GPU or much disk. What stands in for what:
 | MODEL, model.fmoe | files of that name in the folder |
 | port 8080 | a free port |
 | `flashmoe serve` | the same, in the background until the next one or the end of the page |
-| `make` | `make` itself, with the program that was built already in place of a compiler |
+| `make`, `make test` | `make` itself; what it would build is there, and no package is installed |
 | /ssd1, /ssd2 | folders |
 | HOSTFILE | two machines that `cluster plan` need not measure |
 | coding agents | a program that reads their settings and sends one request (agent.py) |
@@ -73,6 +73,10 @@ case "$*" in
 "--build --preset release"*) test -x build/flashmoe ;;
 *) echo "cmake $*: the tests of the pages do not know this" >&2; exit 1 ;;
 esac
+"""
+# A test installs no packages.
+DEPS = """#!/bin/sh
+case "$1" in build|test|test-all) ;; *) echo "deps.sh: no group '$1'" >&2; exit 1 ;; esac
 """
 # What `make test` would run are the tests that run now.
 CTEST = """#!/bin/sh
@@ -147,8 +151,8 @@ class Machine:
             (self.folder / name).mkdir(parents=True)
         for name in ("Makefile", "CMakePresets.json", "models", "tests", "docs"):
             (self.tree / name).symlink_to(ROOT / name)
-        for name in ("check.sh", "deps.sh"):
-            (self.tree / "tools" / name).symlink_to(ROOT / "tools" / name)
+        (self.tree / "tools/check.sh").symlink_to(ROOT / "tools/check.sh")
+        (self.tree / "tools/deps.sh").write_text(DEPS, encoding="utf-8")
         (self.tree / "MODEL").mkdir()
         for name, data in checkpoint("qwen3_next").items():
             (self.tree / "MODEL" / name).write_bytes(data)
