@@ -16,7 +16,6 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from packages import HERE, python_of, skip
 for folder in ("api", "web", "guide"):
     sys.path.insert(0, str(HERE.parent / folder))
 import scripted_model
+from machine import free_port
 from pages import blocks_of
 from served import Server
 import web_test
@@ -55,12 +55,6 @@ def settings_of_page():
     block = next(b for b in blocks_of("docs/CLIENTS.md") if b.value == "open_webui")
     variables = dict(re.findall(r"^export (\w+)=(\S+)$", block.text, re.M))
     return variables, block.text.splitlines()[-1].split()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_until_up(process, url, log):
