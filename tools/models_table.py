@@ -69,9 +69,9 @@ def flashmoe(program, *args):
 # ---- figures ----------------------------------------------------------------------------------
 
 
-def speed_of(program, model, budget):
+def speed_of(program, model, budget, machine):
     """Returns (floor in bytes, (slowest, fastest) tokens per second or None)."""
-    status, out, said = flashmoe(program, "plan", model, "--memory", f"{budget}G", *MACHINE,
+    status, out, said = flashmoe(program, "plan", model, "--memory", f"{budget}G", *machine,
                                  "--json", "-q")
     if status != 0:
         least = re.search(r"smallest budget that works here is --memory (\d+)M", said)
@@ -83,7 +83,7 @@ def speed_of(program, model, budget):
     return found["min_bytes"], (limit["serial_tok_per_s"], limit["overlapped_tok_per_s"])
 
 
-def figures_of(program, shape, formats, budgets):
+def figures_of(program, shape, formats, budgets, machine=MACHINE):
     """Returns parameters, bytes on disk, the floor, and speeds by budget."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.fmoe"
@@ -92,7 +92,7 @@ def figures_of(program, shape, formats, budgets):
         if status != 0:
             raise SystemExit(f"{shape}: {said}")
         made = json.loads(out)
-        speeds = [speed_of(program, path, budget) for budget in budgets]
+        speeds = [speed_of(program, path, budget, machine) for budget in budgets]
     return made["n_parameters"], made["file_bytes"], speeds[0][0], [speed for _, speed in speeds]
 
 
@@ -149,9 +149,9 @@ def speeds_head(first):
             *(f"{budget} GiB" for budget in BUDGETS)]
 
 
-def part(text, name, body=None):
+def part(text, name, body=None, script="models_table.py"):
     """Returns a generated part of the page or, with a body, the page with it replaced."""
-    begin, end = f"<!-- {name}: made by tools/models_table.py -->\n", f"<!-- end of {name} -->\n"
+    begin, end = f"<!-- {name}: made by tools/{script} -->\n", f"<!-- end of {name} -->\n"
     first, last = text.index(begin) + len(begin), text.index(end)
     return text[first:last] if body is None else text[:first] + body + text[last:]
 

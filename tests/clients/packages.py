@@ -47,16 +47,18 @@ class Folder:
         (self.path / "packages.json").write_text(json.dumps(self.packages))
 
 
-def python_of(name, packages, cache=None):
-    """Returns a Python with these packages."""
+def python_of(name, packages, cache=None, without=()):
+    """Returns a Python with these packages, but without requirements that a test does not use."""
     with Folder(name, packages, cache) as folder:
         python = folder.path / "bin" / "python"
         if not folder.is_installed():
             venv.create(folder.path, with_pip=True)
+            (folder.path / "without.txt").write_text(
+                "".join(f"{package} ; sys_platform == 'none'\n" for package in without))
             # pip alone takes many minutes to choose versions of packages with many requirements.
             folder.install([python, "-m", "pip", "install", "--quiet", "uv"],
                            [folder.path / "bin" / "uv", "pip", "install", "--quiet", "--python",
-                            python, *packages])
+                            python, "--override", "without.txt", *packages])
     return python
 
 
