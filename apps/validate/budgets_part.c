@@ -99,20 +99,38 @@ static unsigned wanted_context(const struct validation *v)
     return PROMPT_POSITIONS + (v->n_long > v->n_tokens ? v->n_long : v->n_tokens);
 }
 
-/* Finds the context that the model allows; its maximum is known only once it is open. */
+/* Asks for the smallest budget: it has a smaller prefill chunk than a large one. No model may be
+ * open, since its memory would count as the program's. */
+static int ask_floor(struct validation *v, const struct fm_model *model, struct fm_error *err)
+{
+    struct fm_model_options options;
+    struct fm_plan plan = {.size = sizeof plan};
+    struct fm_error ignored;
+    const int rc = app_engine_options(v->args, &options, err);
+    if (rc != 0)
+        return rc;
+    options.memory_bytes = 1; /* too little: the answer is what is needed */
+    options.n_context = v->n_context;
+    (void)fm_model_plan(model, &options, &plan, &ignored);
+    v->min_bytes = plan.min_bytes;
+    return 0;
+}
+
+/* Finds the context that the model allows, and the smallest budget for it. */
 static int choose_context(struct validation *v, struct fm_error *err)
 {
     struct fm_model *model;
     struct fm_model_info info = {.size = sizeof info};
-    const int rc = app_model_open_metadata(v->args, NULL, &model, err);
+    int rc = app_model_open_metadata(v->args, args_text(v->args, "kv"), &model, err);
     if (rc != 0)
         return rc;
     fm_model_info(model, &info);
-    fm_model_close(model);
     v->n_context = wanted_context(v);
     if (info.max_context > 0 && v->n_context > info.max_context)
         v->n_context = info.max_context;
-    return 0;
+    rc = ask_floor(v, model, err);
+    fm_model_close(model);
+    return rc;
 }
 
 static int choose_budgets(struct validation *v, struct fm_error *err)
@@ -128,35 +146,39 @@ static int choose_budgets(struct validation *v, struct fm_error *err)
 }
 
 /* Counts the tokens that will be evaluated, for the time that is left. */
-static void count_steps(struct validation *v, const struct runner *r)
+static void count_steps(struct validation *v)
 {
-    uint64_t n_prompts = 0;
+    uint64_t n = 0;
     for (unsigned i = 0; i < v->n_prompts; i++)
-        n_prompts += r->topics.openings[v->references[i].topic].n_ids + v->n_tokens;
-    v->steps.total = n_prompts * (2 * v->budgets.n + 2) + 2 * v->n_long +
-                     v->n_cycles * (n_prompts / v->n_prompts);
+        n += v->references[i].n_prompt + v->n_tokens;
+    v->steps.total = n * (2 * v->budgets.n + 2) + 2 * v->n_long + v->n_cycles * (n / v->n_prompts);
 }
 
-/* Finds the budgets. The smallest one has a smaller prefill chunk than a large one, so it is asked
- * for. */
-static int find_ends(struct validation *v, const struct fm_model *model,
-                     const struct fm_stats *stats, struct fm_error *err)
+/* Finds the budgets from how a large one is divided. */
+static void find_ends(struct validation *v, const struct fm_stats *stats)
 {
     const uint64_t slot = stats->memory_cache_bytes / stats->n_cache_slots + 1;
-    struct fm_model_options options;
-    struct fm_plan plan = {.size = sizeof plan};
-    struct fm_error ignored;
+    uint64_t kept = FLOOR_MARGIN;
+    for (unsigned i = 0; i < v->n_prompts; i++) /* the trails of the references */
+        kept += (v->references[i].n_prompt + v->n_tokens) * (v->info.n_layers + 1) *
+                (sizeof(uint64_t) + v->info.n_experts_per_token * sizeof(uint32_t));
     budgets_find_ends(&v->budgets, stats, &v->info);
     v->whole_bytes = v->budgets.fixed_bytes +
                      slot * (uint64_t)v->info.n_experts * v->info.n_moe_layers;
-    const int rc = app_engine_options(v->args, &options, err);
-    if (rc != 0)
-        return rc;
-    options.memory_bytes = 1; /* too little: the answer is what is needed */
-    options.n_context = v->n_context;
-    (void)fm_model_plan(model, &options, &plan, &ignored);
-    if (plan.min_bytes > 0 && plan.min_bytes + FLOOR_MARGIN < v->budgets.floor_bytes)
-        v->budgets.floor_bytes = plan.min_bytes + FLOOR_MARGIN;
+    if (v->min_bytes > 0 && v->min_bytes + kept < v->budgets.floor_bytes)
+        v->budgets.floor_bytes = v->min_bytes + kept;
+}
+
+static int check_prompts(struct validation *v, const struct runner *r, struct fm_error *err)
+{
+    for (unsigned i = 0; i < v->n_prompts; i++) {
+        struct reference *ref = &v->references[i];
+        ref->n_prompt = r->topics.openings[ref->topic].n_ids;
+        if (ref->n_prompt + v->n_tokens > v->n_context)
+            return err_set(err, FM_ERR_ARG, "--tokens %u: the prompt '%s' has %zu tokens, and '%s' "
+                           "allows %u positions", v->n_tokens, ref->name, ref->n_prompt,
+                           app_model_path(v->args), v->n_context);
+    }
     return 0;
 }
 
@@ -169,27 +191,20 @@ int validate_ends(struct validation *v, struct fm_error *err)
     steps_part(&v->steps, "finding the budgets");
     rc = runner_open(&r, v, 0, err);
     if (rc == 0) {
+        keep_facts(v, r.model);
+        rc = v->info.n_moe_layers == 0
+                 ? err_set(err, FM_ERR_ARG, "'%s' has no routed experts: there are no budgets to "
+                           "compare", app_model_path(v->args))
+                 : check_prompts(v, &r, err);
+    }
+    if (rc == 0) {
         struct fm_stats stats = {.size = sizeof stats};
         fm_model_stats(r.model, &stats);
-        keep_facts(v, r.model);
-        if (v->info.n_moe_layers == 0)
-            rc = err_set(err, FM_ERR_ARG, "'%s' has no routed experts: there are no budgets to "
-                         "compare", app_model_path(v->args));
-        else
-            rc = find_ends(v, r.model, &stats, err);
-    }
-    if (rc == 0)
+        find_ends(v, &stats);
         rc = choose_budgets(v, err);
-    for (unsigned i = 0; rc == 0 && i < v->n_prompts; i++) {
-        const size_t n = r.topics.openings[v->references[i].topic].n_ids;
-        if (n + v->n_tokens > v->n_context)
-            rc = err_set(err, FM_ERR_ARG, "--tokens %u: the prompt '%s' has %zu tokens, and '%s' "
-                         "allows %u positions", v->n_tokens, v->references[i].name, n,
-                         app_model_path(v->args), v->n_context);
-        v->references[i].n_prompt = n;
     }
     if (rc == 0)
-        count_steps(v, &r);
+        count_steps(v);
     runner_close(&r);
     return rc;
 }

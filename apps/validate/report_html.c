@@ -180,11 +180,11 @@ static void put_checks(const struct validation *v, FILE *out)
     put_check(out, "Same at every budget", n_answers(v) == 0 ? -1 : all_same(v), text);
     (void)snprintf(text, sizeof text, "%u tokens at the smallest and the largest budget",
                    l->n_tokens);
-    put_check(out, "Long answer", l->was_run ? l->is_same : -1, text);
+    put_check(out, "Long answer", l->was_run ? l->is_same : -1, l->was_run ? text : "");
     (void)snprintf(text, sizeof text, "%u resets at the smallest budget", c->n);
-    put_check(out, "Resets", c->was_run ? c->is_same : -1, text);
+    put_check(out, "Resets", c->was_run ? c->is_same : -1, c->was_run ? text : "");
     put_check(out, "Memory over resets", c->was_run ? c->is_flat : -1,
-              "the last third takes no more than the second");
+              c->was_run ? "the last third takes no more than the second" : "");
     put_check(out, "Memory past what is free",
               v->cliff.n == 0 ? -1 : plots_cliff_is_same(v), v->cliff.note);
     put_check(out, "Another process needs memory",

@@ -130,6 +130,7 @@ struct validation {
     struct steps steps;
     struct budgets budgets;
     uint64_t whole_bytes; /* a budget with room for everything, whatever the machine has */
+    uint64_t min_bytes;   /* the smallest that the model can be opened with; 0: unknown */
     unsigned n_context;
     bool is_again; /* the model was opened before */
 

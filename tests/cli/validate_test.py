@@ -192,6 +192,10 @@ class Swapped(Case):
         self.assertIn("expert 0 of layer 5", page.text)
         self.assertIn("Failed", page.text)
 
+
+class Against(Case):
+    """The same, in a checkpoint that is then packed: the checksums are those of the wrong bytes."""
+
     def swap_in_checkpoint(self, layer):
         """Returns a checkpoint in which two experts have each other's weights."""
         model = self.folder / "swapped"

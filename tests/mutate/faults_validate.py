@@ -10,7 +10,7 @@ FAULTS = [
           'if (!item->is_bad)', 'if (item->is_bad)', ['cli.ValidateSwapped']),
     Fault('a layer of another report is taken for the same', 'apps/validate/against.c',
           'if (text == NULL || ours[same] != text[same])', 'if (text == NULL)',
-          ['cli.ValidateSwapped']),
+          ['cli.ValidateAgainst']),
     Fault('validate ends with 0 after a failure', 'apps/validate/cmd_validate.c',
           'int status = v->n_failures == 0 ? STATUS_OK : STATUS_FAILED;',
           'int status = STATUS_OK;', ['cli.ValidateSwapped', 'cli.ValidateReadPath']),
