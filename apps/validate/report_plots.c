@@ -155,6 +155,7 @@ static void plot_layers(const struct validation *v, struct axis *axis, FILE *out
         .series = {{"computing", PLOT_SOLID, compute}, {"waiting", PLOT_DASHED, wait},
                    {"mixer, router", PLOT_DOTTED, mix}}});
     axis->n--; /* the head has no experts */
+    axis->title = "layer";
     write_plot(out, axis, &(struct plot_panel){
         .title = "Misses by layer", .unit = "experts per token", .n_series = 1,
         .series = {{"misses", PLOT_SOLID, misses}}});
