@@ -27,7 +27,6 @@
 
 /* Colours are repeated: not every renderer supports CSS variables. */
 static const char style_sheet[] =
-    "<style>\n"
     "svg { font-family: system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif; }\n"
     ".title { font-size: 18px; font-weight: 600; }\n"
     ".panel { font-size: 13px; font-weight: 600; }\n"
@@ -60,13 +59,11 @@ static const char style_sheet[] =
     ".dotted { stroke: #8b949e; }\n"
     ".point-solid { fill: #58a6ff; stroke: #0d1117; }\n"
     ".point-dashed { fill: #0d1117; stroke: #f0883e; }\n"
-    "}\n"
-    "</style>\n";
+    "}\n";
 
 static const char *const style_names[] = {"solid", "dashed", "dotted"};
 
-/* Writes text with invalid XML characters replaced; a file name may contain any byte. */
-static void put_text(FILE *out, const char *text)
+void svg_plot_text(FILE *out, const char *text)
 {
     for (size_t left = strlen(text), n; left > 0; left -= n, text += n) {
         const unsigned char c = (unsigned char)*text;
@@ -91,7 +88,7 @@ static void text_at(FILE *out, double x, double y, const char *class_name, const
 {
     (void)fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s\" text-anchor=\"%s\">", x, y,
                   class_name, anchor);
-    put_text(out, text);
+    svg_plot_text(out, text);
     (void)fputs("</text>\n", out);
 }
 
@@ -173,9 +170,9 @@ static void draw_x_axis(const struct frame *f)
     }
     (void)fprintf(f->out, "<text x=\"%.1f\" y=\"%.1f\" class=\"text\" text-anchor=\"middle\">",
                   f->left + PLOT_WIDTH / 2.0, bottom + 38);
-    put_text(f->out, f->plot->x_title);
-    (void)fputs(", ", f->out);
-    put_text(f->out, f->plot->x_unit);
+    svg_plot_text(f->out, f->plot->x_title);
+    (void)fputs(f->plot->x_unit[0] != '\0' ? ", " : "", f->out);
+    svg_plot_text(f->out, f->plot->x_unit);
     (void)fputs("</text>\n", f->out);
 }
 
@@ -197,13 +194,13 @@ static void draw_series(const struct frame *f, const struct plot_series *series)
             continue;
         (void)fprintf(f->out, "<circle class=\"point-%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\">"
                       "<title>", style, x_of(f, i), y_of(f, series->y[i]));
-        put_text(f->out, series->name);
+        svg_plot_text(f->out, series->name);
         (void)fputs(", ", f->out);
-        put_text(f->out, f->plot->x_names[i]);
+        svg_plot_text(f->out, f->plot->x_names[i]);
         (void)fputc(' ', f->out);
-        put_text(f->out, f->plot->x_unit);
+        svg_plot_text(f->out, f->plot->x_unit);
         (void)fprintf(f->out, ": %.4g ", series->y[i]);
-        put_text(f->out, f->panel->unit);
+        svg_plot_text(f->out, f->panel->unit);
         (void)fputs("</title></circle>\n", f->out);
     }
 }
@@ -216,9 +213,9 @@ static void draw_panel(FILE *out, const struct plot *plot, unsigned i)
     f.top = HEAD + (double)(i / 2) * CELL_HEIGHT + PLOT_TOP;
     choose_scale(&f);
     (void)fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"panel\">", f.left, f.top - 14);
-    put_text(out, f.panel->title);
+    svg_plot_text(out, f.panel->title);
     (void)fputs("<tspan class=\"text\">, ", out);
-    put_text(out, f.panel->unit);
+    svg_plot_text(out, f.panel->unit);
     (void)fputs("</tspan></text>\n", out);
     draw_y_axis(&f);
     draw_x_axis(&f);
@@ -277,9 +274,9 @@ void svg_plot_write(FILE *out, const struct plot *plot)
     const unsigned height = notes_top + draw_notes(NULL, plot, 0) * NOTE_LINE + FOOT;
     (void)fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%u\" "
                   "viewBox=\"0 0 %d %u\" role=\"img\">\n<title>", WIDTH, height, WIDTH, height);
-    put_text(out, plot->title);
+    svg_plot_text(out, plot->title);
     (void)fputs("</title>\n", out);
-    (void)fputs(style_sheet, out);
+    (void)fprintf(out, "<style>\n%s</style>\n", style_sheet);
     (void)fprintf(out, "<rect class=\"page\" width=\"%d\" height=\"%u\"/>\n", WIDTH, height);
     text_at(out, MARGIN, 32, "title", "start", plot->title);
     text_at(out, MARGIN, 54, "text", "start", plot->subtitle);
@@ -287,5 +284,23 @@ void svg_plot_write(FILE *out, const struct plot *plot)
     for (unsigned i = 0; plot->n_points > 0 && i < plot->n_panels; i++)
         draw_panel(out, plot, i);
     (void)draw_notes(out, plot, notes_top + NOTE_LINE / 2.0);
+    (void)fputs("</svg>\n", out);
+}
+
+void svg_plot_write_style(FILE *out)
+{
+    (void)fputs(style_sheet, out);
+}
+
+void svg_plot_write_part(FILE *out, const struct plot *plot)
+{
+    const int top = HEAD - 30; /* above the legend */
+    (void)fprintf(out, "<svg viewBox=\"%d %d %d %d\" role=\"img\">\n<title>", MARGIN, top,
+                  CELL_WIDTH, HEAD + CELL_HEIGHT - top);
+    svg_plot_text(out, plot->panels[0].title);
+    (void)fputs("</title>\n", out);
+    draw_legend(out, plot);
+    if (plot->n_points > 0)
+        draw_panel(out, plot, 0);
     (void)fputs("</svg>\n", out);
 }

@@ -28,7 +28,7 @@ struct plot_panel {
 struct plot {
     const char *title, *subtitle;
     const char *notes[PLOT_NOTES_MAX]; /* wrapped below the panels; NULL: none */
-    const char *x_title, *x_unit;
+    const char *x_title, *x_unit; /* the unit may be "" */
     const double *x;            /* [n_points], ascending */
     const char *const *x_names; /* axis labels, without the unit */
     unsigned n_points;
@@ -37,5 +37,13 @@ struct plot {
 };
 
 void svg_plot_write(FILE *out, const struct plot *plot);
+
+/* Writes the first panel alone, with its legend, as part of a page. It scales with the page, which
+ * has the style sheet of all its plots. Title, subtitle and notes are not written. */
+void svg_plot_write_part(FILE *out, const struct plot *plot);
+void svg_plot_write_style(FILE *out);
+/* Writes text for XML and HTML outside of attributes: characters that are not allowed become '?'. A
+ * file name may contain any byte. */
+void svg_plot_text(FILE *out, const char *text);
 
 #endif

@@ -1,5 +1,6 @@
 #include "apps/bench/topics.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -13,7 +14,8 @@
 static const struct {
     const char *name, *opening;
     bool is_question; /* in a chat with the model; a text otherwise */
-} topic_list[N_OPENINGS] = {
+    const char *before; /* messages before the question, as JSON */
+} topic_list[N_ALL_OPENINGS] = {
     [TOPIC_C] = {"C code", "#include <string.h>\n\nstruct buffer {\n    char *data;\n"},
     [TOPIC_VERSE] = {"Chinese verse", "《山居秋暝》\n王维\n空山新雨后，"},
     [TOPIC_STORY] = {"story", "Once upon a time there was a girl who lived by the sea."},
@@ -21,7 +23,24 @@ static const struct {
     [TOPIC_JAPANESE] = {"Japanese prose", "私はその人を常に先生と呼んでいた。"},
     [TOPIC_SUMS] = {"sums", "Jack had 32 pencils. He gave 27 to Mia. How many"},
     [TOPIC_PROSE] = {"English prose", "It was late in the autumn when the old house was sold, and"},
-    [TOPIC_CHAT] = {"chat", "What is the Moon, and why does it shine?", true},
+    [TOPIC_CHAT] = {"chat", "What is the Moon, and why does it shine?", true, NULL},
+    [TOPIC_REACT] = {"React",
+                     "import { useState } from \"react\";\n\nexport function Counter({ start }) {\n"
+                     "  const [count, setCount] = useState(start);\n"},
+    [TOPIC_RUST] = {"Rust code",
+                    "use std::collections::HashMap;\n\npub fn count_words(text: &str) -> "
+                    "HashMap<&str, usize> {\n"},
+    [TOPIC_MATHS] = {"mathematics",
+                     "Theorem. There are infinitely many primes.\nProof. Suppose that p_1, ..., "
+                     "p_n are all of them, and let N ="},
+    [TOPIC_LOGIC] = {"logic",
+                     "All birds have feathers. A penguin is a bird. Nothing with feathers is a "
+                     "fish. Therefore a penguin"},
+    [TOPIC_TURNS] = {"several turns", "And how many are left after two more days?", true,
+                     "{\"role\": \"user\", \"content\": \"I had twelve apples and ate two a day "
+                     "for three days. How many are left?\"}, {\"role\": \"assistant\", "
+                     "\"content\": \"Three days with two apples each are six apples, so six are "
+                     "left.\"}, "},
 };
 
 const char *topic_name(unsigned topic)
@@ -97,12 +116,24 @@ static int find_stops(struct topics *t, struct fm_error *err)
     return 0;
 }
 
+/* Tokenizes a conversation whose last message is the opening. */
+static int read_turns(struct topics *t, unsigned i, struct fm_error *err)
+{
+    char text[1024];
+    const int n = snprintf(text, sizeof text, "[%s{\"role\": \"user\", \"content\": \"%s\"}]",
+                           topic_list[i].before, topic_list[i].opening);
+    return fm_chat_tokenize(t->model, text, (size_t)n, NULL, &t->openings[i].ids,
+                            &t->openings[i].n_ids, err);
+}
+
 static int read_openings(struct topics *t, struct fm_error *err)
 {
     int rc = 0;
-    for (unsigned i = 0; rc == 0 && i < N_OPENINGS; i++) {
+    for (unsigned i = 0; rc == 0 && i < N_ALL_OPENINGS; i++) {
         const char *text = topic_list[i].opening;
-        if (topic_list[i].is_question && t->has_chat)
+        if (topic_list[i].before != NULL && t->has_chat)
+            rc = read_turns(t, i, err);
+        else if (topic_list[i].is_question && t->has_chat)
             rc = fm_chat_tokenize_turn(t->model, NULL, text, strlen(text), NULL,
                                        &t->openings[i].ids, &t->openings[i].n_ids, err);
         else
@@ -155,7 +186,7 @@ void topics_close(struct topics *t)
     interrupt_watch(NULL);
     fm_session_close(t->session);
     fm_sampler_close(t->sampler);
-    for (unsigned i = 0; i < N_OPENINGS; i++)
+    for (unsigned i = 0; i < N_ALL_OPENINGS; i++)
         fm_free(t->openings[i].ids);
     mem_free(t->stops);
     mem_free(t->logits);

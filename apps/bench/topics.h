@@ -12,10 +12,12 @@
 
 #include "apps/cli/common.h"
 
-/* The first N_TOPICS are those of `bench stream` and of generated routes. */
+/* The first N_TOPICS are those of `bench stream` and of generated routes, the first N_OPENINGS
+ * those of `bench draft`. `validate` has a list of its own. */
 enum {
     TOPIC_C, TOPIC_VERSE, TOPIC_STORY, TOPIC_PYTHON, TOPIC_JAPANESE, TOPIC_SUMS, N_TOPICS,
-    TOPIC_PROSE = N_TOPICS, TOPIC_CHAT, N_OPENINGS
+    TOPIC_PROSE = N_TOPICS, TOPIC_CHAT, N_OPENINGS,
+    TOPIC_REACT = N_OPENINGS, TOPIC_RUST, TOPIC_MATHS, TOPIC_LOGIC, TOPIC_TURNS, N_ALL_OPENINGS
 };
 
 /* Returns the routes to open the model with: those given, with topics of n_topic_tokens added, or
@@ -35,7 +37,7 @@ struct topics {
     struct {
         int32_t *ids;
         size_t n_ids;
-    } openings[N_OPENINGS];
+    } openings[N_ALL_OPENINGS];
     int32_t *stops;
     size_t n_stops;
     float *logits; /* [vocabulary] */

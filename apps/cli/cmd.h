@@ -19,6 +19,7 @@ extern const struct command cmd_eval_nll;
 extern const struct command cmd_eval_needle;
 extern const struct command cmd_pack;
 extern const struct command cmd_verify;
+extern const struct command cmd_validate;
 extern const struct command cmd_plan;
 extern const struct command cmd_bench_batch;
 extern const struct command cmd_cluster_plan;

@@ -27,7 +27,7 @@ MACHINE = "memory gpu gpu-memory elastic threads pin cpu prefill-chunk kv io rea
 ENGINE = MACHINE + "layers stages rank-timeout "
 SAMPLING = "n-tokens stop greedy temp top-k top-p min-p typical-p repeat-penalty seed context " \
            "presence-penalty frequency-penalty repeat-window logit-bias "
-PREFIX = "system system-file snapshots snapshot-limit "
+PREFIX, END = "system system-file snapshots snapshot-limit ", " json quiet verbose help"
 COMMANDS = {
     "run": "prompt file raw json-object json-schema routes trace stats logprobs profile json quiet "
            "verbose help " + PREFIX + SAMPLING + ENGINE,
@@ -46,11 +46,11 @@ COMMANDS = {
     "bench decode": ENGINE + "tokens repeat prompt context routes profile json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
-    "bench draft": ENGINE + "acceptance budgets tokens repeat svg temp routes json quiet help "
-                   "verbose",
+    "bench draft": ENGINE + "acceptance budgets tokens repeat svg temp routes" + END,
     "bench batch": ENGINE + "sequences tokens repeat prompt routes profile json quiet verbose help",
-    "bench serve": MACHINE + "users prompt prefix tokens repeat url api-key max-stall routes json "
-                   "quiet verbose help",
+    "bench serve": MACHINE + "users prompt prefix tokens repeat url api-key max-stall routes" + END,
+    "validate": MACHINE + "quick out against budgets tokens long cycles pressure no-pressure "
+                "routes" + END,
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
     "bench replay": "residency tiers experts used layers tokens json help",

@@ -10,6 +10,8 @@
  *                reads that touch bytes BEGIN to END of a file of that name fail with EIO. While
  *                it has a line HOLD PREFIX, reads of files whose name starts with PREFIX wait.
  *                CUT PREFIX: they report the end of the file. DAMAGE PREFIX: they give a wrong bit.
+ *                AGAIN PREFIX: they give a wrong bit from the second read of the same place on, as
+ *                long as the file stays open
  *                LOSE FOLDER: reads of files whose path contains FOLDER fail with EIO
  *
  * Without FAULT_KIND and FAULT_RANGE it only counts calls. */
@@ -17,6 +19,8 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +29,7 @@
 
 PRELOAD_EXPORTED ssize_t pread(int fd, void *dst, size_t bytes, off_t offset);
 PRELOAD_EXPORTED ssize_t pread64(int fd, void *dst, size_t bytes, off64_t offset);
+PRELOAD_EXPORTED int close(int fd);
 
 static void nap(void)
 {
@@ -32,12 +37,59 @@ static void nap(void)
     (void)nanosleep(&ten_ms, NULL);
 }
 
-enum demand { GO_ON, FAIL, HOLD, CUT, DAMAGE };
+/* Places that were read, by file and offset. Those of a closed file are forgotten. */
+#define SEEN_MAX 65536
+static struct {
+    int fd; /* plus 1; 0: none */
+    long long offset;
+} seen[SEEN_MAX];
+static pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Remembers a place and returns whether it was known. */
+static bool is_seen(int fd, long long offset)
+{
+    bool was = false;
+    (void)pthread_mutex_lock(&seen_lock);
+    unsigned at = (unsigned)((uint64_t)offset / 512 * 31 + (unsigned)fd * 7919u) % SEEN_MAX, n = 0;
+    while (n < SEEN_MAX && seen[at].fd != 0 && !was) {
+        was = seen[at].fd == fd + 1 && seen[at].offset == offset;
+        at = (at + 1) % SEEN_MAX;
+        n++;
+    }
+    if (!was && n < SEEN_MAX) {
+        seen[at].fd = fd + 1;
+        seen[at].offset = offset;
+    }
+    (void)pthread_mutex_unlock(&seen_lock);
+    return was;
+}
+
+/* An entry that goes must not hide those behind it, so it stays as one of no file. */
+static void forget(int fd)
+{
+    (void)pthread_mutex_lock(&seen_lock);
+    for (unsigned i = 0; i < SEEN_MAX; i++)
+        if (seen[i].fd == fd + 1)
+            seen[i].fd = -1;
+    (void)pthread_mutex_unlock(&seen_lock);
+}
+
+int close(int fd)
+{
+    int (*next)(int);
+    *(void **)&next = dlsym(RTLD_NEXT, "close");
+    if (fd >= 0 && getenv("FAULT_RANGE") != NULL)
+        forget(fd);
+    return next(fd);
+}
+
+enum demand { GO_ON, FAIL, HOLD, CUT, DAMAGE, AGAIN };
 
 static enum demand demand_of(const char *word)
 {
     return strcmp(word, "HOLD") == 0 ? HOLD
            : strcmp(word, "CUT") == 0 ? CUT
+           : strcmp(word, "AGAIN") == 0 ? AGAIN
            : strcmp(word, "DAMAGE") == 0 ? DAMAGE : GO_ON;
 }
 
@@ -91,7 +143,7 @@ static bool inject(int fd, size_t *bytes, long long offset, ssize_t *result, boo
         *result = demand == FAIL ? -1 : 0;
         return true;
     }
-    *damages = demand == DAMAGE;
+    *damages = demand == DAMAGE || (demand == AGAIN && is_seen(fd, offset));
     const char *kind = getenv("FAULT_KIND");
     if (kind == NULL || !preload_is_faulty(call))
         return false;
