@@ -26,15 +26,15 @@ export class CodeView {
     }
 
     update(text) {
-        if (text.slice(0, this.#done) !== this.#text.slice(0, this.#done)) {
+        // A line is complete when another follows: the last line end is not part of closed code.
+        const end = text.length > 1 ? text.lastIndexOf("\n", text.length - 2) + 1 : 0;
+        if (this.#done > end || text.slice(0, this.#done) !== this.#text.slice(0, this.#done)) {
             this.#code.replaceChildren();
             this.#done = this.#state = this.#nLines = 0;
             this.#part = this.#tail = null;
         }
         this.#text = text;
         this.#dropTail();
-        // A line is complete when another follows: the last line end is not part of closed code.
-        const end = text.length > 1 ? text.lastIndexOf("\n", text.length - 2) + 1 : 0;
         if (end > this.#done) {
             for (const line of text.slice(this.#done, end).match(/[^\n]*\n/g)) {
                 this.#addLine(line);
