@@ -53,31 +53,6 @@ static json_t *number_or_null(double x)
     return x >= 0 ? json_real(x) : json_null();
 }
 
-enum MHD_Result get_props(struct request *r)
-{
-    const struct server *s = r->server;
-    struct fm_model_info info = {.size = sizeof info};
-    struct jobs_stats stats;
-    struct fm_sampling d = {.size = sizeof d};
-    fm_model_info(s->options.model, &info);
-    fm_sampling_default(s->options.model, &d);
-    jobs_stats(s->jobs, &stats);
-    json_t *sampling = json_pack("{s:o, s:i, s:o, s:o}", "temperature", json_float(d.temperature),
-                                 "top_k", (int)d.top_k, "top_p", json_float(d.top_p), "min_p",
-                                 json_float(d.min_p));
-    return reply_json(
-        r,
-        json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:b, s:s?, s:s?, s:o, s:{s:o, s:i}}",
-                  "version", fm_version(), "model", s->context.model_name, "model_path",
-                  s->options.model_path, "architecture", info.architecture, "n_ctx",
-                  (int)s->context.n_context, "total_slots", (int)stats.n_parallel, "queue",
-                  (int)stats.n_queue, "prefill_chunk", (int)stats.model.prefill_chunk,
-                  "has_chat_template", info.has_chat_template, "approximate", info.approximate,
-                  "routes", info.routes, "sampling", json_incref(sampling),
-                  "default_generation_settings", "params", sampling, "n_ctx",
-                  (int)s->context.n_context));
-}
-
 /* Shows a key its own sessions; all sessions without keys or with shared prefixes. */
 enum MHD_Result get_slots(struct request *r)
 {

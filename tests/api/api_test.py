@@ -311,13 +311,29 @@ class Fields(Scripted):
         self.assertRegex(experts["heat"][0], "^((?!00)[0-9a-f]{2}){2}0000$")
         return True
 
+    def check_props(self, props):
+        """Checks what the page shows of the model: its formats make up its bytes, and the parts of
+        the budget are not more than it."""
+        self.assertEqual(props["n_ctx"], 4096)
+        sizes, memory = props["sizes"], props["memory"]
+        for is_expert, name in ((True, "experts_bytes"), (False, "dense_bytes")):
+            n_bytes = sum(f["n_bytes"] for f in props["formats"] if f["is_expert"] == is_expert)
+            self.assertTrue(0.9 < n_bytes / sizes[name] <= 1, (name, n_bytes, sizes[name]))
+        self.assertGreater(sizes["n_experts"], sizes["n_experts_per_token"])
+        parts = sum(memory[name] for name in ("program_bytes", "dense_bytes", "cache_bytes",
+                                              "kv_bytes", "scratch_bytes"))
+        self.assertLessEqual(parts, memory["budget_bytes"])
+        self.assertLessEqual(memory["min_bytes"], memory["budget_bytes"])
+        self.assertIsNone(props["max_tokens"])
+        self.assertEqual(props["sampling"], props["default_generation_settings"]["params"])
+
     def test_about(self):
         model = self.server.get("/v1/models")["data"][0]
         self.assertEqual((model["context_length"], model["max_model_len"], model["meta"]["n_ctx"]),
                          (4096, 4096, 4096))
         self.assertEqual(self.server.get("/v1/models/anything")["id"], model["id"])
         self.assertEqual(self.server.get("/health"), {"status": "ok"})
-        self.assertEqual(self.server.get("/props")["n_ctx"], 4096)
+        self.check_props(self.server.get("/props"))
         self.assertGreaterEqual(len(self.server.get("/slots")), 4)
         stats = self.server.get("/stats")
         self.assertEqual(set(stats), {

@@ -8,6 +8,8 @@ const require = createRequire(join(process.env.FLASHMOE_WEB_PACKAGES, "x.js"));
 const {chromium} = require("playwright-core");
 
 export const AXE = require.resolve("axe-core");
+export const katex = require("katex");
+export const temml = require("temml");
 
 export function launch() {
     // The sandbox needs privileges that containers do not give. The pages are our own.

@@ -56,7 +56,7 @@ export class Window {
 
     async send(text) {
         await this.page.fill("#input", text);
-        await this.page.press("#input", "Enter");
+        await this.page.click("#send");
     }
 
     // Waits until no answer is being written.

@@ -207,6 +207,7 @@ both("at 360 pixels nothing sticks out and everything can be reached", async (w)
         document.documentElement.scrollWidth, document.getElementById("scroll").scrollWidth));
     await w.ask(REAL_URL ? "hello" : `rich ${"unbroken".repeat(40)}`);
     await w.ask(REAL_URL ? "hello" : "hostile");
+    await w.ask(REAL_URL ? "hello" : "formulas");
     assert.ok(await wide() <= 360, `${await wide()} px wide`);
     await w.page.click("#toggle-engine");
     await w.untilText("#map-summary", /experts in memory/);
@@ -258,7 +259,20 @@ for (const [colorScheme, width, height] of [["light", 1280, 800], ["dark", 1280,
         await w.ask(REAL_URL ? "hello" : "think, then give a rich answer");
         if (w.server) {
             await w.page.click("summary");
+            await w.ask("formulas");
+            await w.ask("a program");
+            await w.page.setInputFiles("#attach-files", {
+                name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("text")});
+            await w.ask("five words");
+            await w.page.click(".assistant >> nth=-1 >> [aria-label='Token probabilities']");
+            await w.untilText(".token-point", /^5 tokens/);
+            await w.page.setInputFiles("#attach-files", [
+                {name: "more.txt", mimeType: "text/plain", buffer: Buffer.from("text")},
+                {name: "empty.txt", mimeType: "text/plain", buffer: Buffer.from("")}]);
+            await w.untilText("#attach-note", /empty/);
             await w.ask("fail inside");
+            await w.page.setInputFiles("#attach-files", {
+                name: "empty.txt", mimeType: "text/plain", buffer: Buffer.from("")});
         }
         await w.page.evaluate(await readFile(AXE, "utf8"));
         const check = async (what) => {
@@ -268,8 +282,12 @@ for (const [colorScheme, width, height] of [["light", 1280, 800], ["dark", 1280,
                 n.html.slice(0, 120) + n.failureSummary)}`), []);
         };
         await check("chat");
-        for (const [button, dialog] of [["#open-settings", "#settings"], ["#open-help", "#help"]]) {
+        for (const [button, dialog] of [["#open-settings", "#settings"], ["#open-help", "#help"],
+                                        ["#model", "#card"]]) {
             await w.page.click(button);
+            if (dialog === "#card") {
+                await w.untilText("#card-content", /Formats/);
+            }
             await check(dialog);
             await w.page.keyboard.press("Escape");
         }

@@ -44,6 +44,57 @@ const STORY = "Once upon a time there was a small robot named Tik. Tik loved mus
     "evening it tried to whistle their songs with a bent tin pipe.\n\nOne day a girl heard it. " +
     "\"That is the tune my grandmother sang,\" she said, and she sat down beside the robot and " +
     "sang the rest of it.";
+export const FORMULAS = `The roots of $ax^2 + bx + c = 0$ with $a \\ne 0$ are
+
+$$
+x_{1,2} = \\frac{-b \\pm \\sqrt{b^2 - 4ac}}{2a}.
+$$
+
+A ticket costs $5 and a bag $10. Euler's formula \\(e^{i\\pi} + 1 = 0\\) follows from
+\\[\\sum_{n=0}^{\\infty} \\frac{x^n}{n!} =
+\\lim_{n \\to \\infty} \\left(1 + \\frac{x}{n}\\right)^n = e^x\\]
+
+1. A matrix: $A = \\begin{pmatrix} 1 & 0 \\\\ 0 & -1 \\end{pmatrix}$
+2. Cases: $|x| = \\begin{cases} x & \\text{if } x \\ge 0 \\\\ -x & \\text{otherwise} \\end{cases}$
+3. An integral, $\\int_0^1 \\sin^2 x \\, dx$, and a command nobody knows: $\\frobnicate{x}$
+
+$$\\begin{aligned} (a+b)^2 &= a^2 + 2ab + b^2 \\\\ &\\le 2\\left(a^2 + b^2\\right) \\end{aligned}$$
+
+In code \`$x$\` stays as it is.`;
+export const PROGRAM = `\`\`\`python
+# Reads a file of numbers.
+from dataclasses import dataclass
+
+@dataclass
+class Sum:
+    total: float = 0.0
+
+    def add(self, line: str) -> None:
+        """Adds the number
+        of a line."""
+        self.total += float(line.strip() or "0")
+
+for n in range(1, 10):
+    print(f"{n}: {n ** 2}")
+\`\`\`
+
+\`\`\`bash
+curl -s "http://127.0.0.1:8080/v1/models" | grep -o '"id":"[^"]*"'  # the model
+\`\`\``;
+const PROPS = {
+    version: "0.2.0", model: "nano", architecture: "qwen3_next", n_ctx: 4096, total_slots: 4,
+    queue: 64, has_chat_template: true, approximate: null, routes: null, max_tokens: null,
+    n_threads: 8, cpu_level: "avx512",
+    sampling: {temperature: 0.7, top_k: 40, top_p: 0.9, min_p: 0},
+    sizes: {container: "packed model", n_parameters: 90511456, n_layers: 8, n_moe_layers: 8,
+            n_experts: 64, n_experts_per_token: 8, max_context: 262144, dense_bytes: 16069120,
+            experts_bytes: 44040192, has_checksums: true},
+    formats: [{name: "affine8-g64", is_expert: false, n_tensors: 67, n_bytes: 15918528},
+              {name: "affine4-g64", is_expert: true, n_tensors: 1536, n_bytes: 42467328}],
+    memory: {budget_bytes: 12 * 2 ** 30, min_bytes: 87985708, program_bytes: 30285824,
+             dense_bytes: 16069120, cache_bytes: 23332060, kv_bytes: 29048832,
+             kv_max_bytes: 52641792, scratch_bytes: 6096720, n_slots: 269},
+};
 const VERSE = "明月出山來，\n清光滿樓臺。\n故人千里外，\n一夜夢中回。";
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -104,6 +155,8 @@ export class MockServer {
         Object.assign(this, {nLayers, nRanks, bornMs: Date.now()});
         this.wordMs = wordMs;
         this.requests = []; // bodies of chat requests
+        this.vocabulary = []; // words of token probabilities
+        this.scored = [];     // bodies of requests for them
         this.aborted = 0;
         this.active = 0;
         this.isBusy = false;
@@ -167,7 +220,8 @@ export class MockServer {
 
     async answer(request, response) {
         const path = new URL(request.url, "http://x").pathname;
-        const isApi = ["/stats", "/experts", "/v1/models", "/v1/chat/completions"].includes(path);
+        const isApi = ["/stats", "/experts", "/props", "/v1/models", "/v1/chat/completions",
+                       "/apply-template", "/tokenize", "/v1/completions"].includes(path);
         if (isApi && this.key && request.headers.authorization !== `Bearer ${this.key}`) {
             this.error(response, 401, "invalid_api_key", "Incorrect API key provided.");
         } else if (path === "/stats") {
@@ -178,8 +232,12 @@ export class MockServer {
                     : this.error(response, 404, "not_found", "No such path: /experts");
         } else if (path === "/v1/models") {
             this.json(response, 200, {object: "list", data: [{id: "nano", object: "model"}]});
+        } else if (path === "/props") {
+            this.json(response, 200, PROPS);
         } else if (path === "/v1/chat/completions" && request.method === "POST") {
             await this.chat(request, response);
+        } else if (isApi && request.method === "POST") {
+            await this.score(path, request, response);
         } else {
             await this.file(path, response);
         }
@@ -226,14 +284,47 @@ export class MockServer {
         }
     }
 
-    async chat(request, response) {
+    async body(request) {
         let text = "";
         for await (const piece of request) {
             text += piece;
         }
-        const body = JSON.parse(text);
+        return JSON.parse(text);
+    }
+
+    // What token probabilities need. A token is a word with the blank before it; its id is its
+    // place in this.words.
+    async score(path, request, response) {
+        const body = await this.body(request);
+        if (path === "/apply-template") {
+            const isOpen = body.continue_final_message;
+            const text = body.messages.map((m, i) => `<${m.role}>\n${m.content}` +
+                (isOpen && i === body.messages.length - 1 ? "" : "<end>\n")).join("");
+            this.json(response, 200, {prompt: text});
+        } else if (path === "/tokenize") {
+            const words = body.content.match(/ ?[^\s]+|\s/g) ?? [];
+            const tokens = words.map((word) => {
+                const at = this.vocabulary.indexOf(word);
+                return at >= 0 ? at : this.vocabulary.push(word) - 1;
+            });
+            this.json(response, 200, {tokens});
+        } else {
+            this.scored.push(body);
+            const tokens = body.prompt.map((id) => this.vocabulary[id]);
+            const values = tokens.map((_, i) => i ? Math.log([0.95, 0.6, 0.3, 0.1, 0.01][i % 5])
+                                                  : null);
+            const tops = tokens.map((text, i) => i ? {[text]: values[i], " other": -1.5,
+                                                      "<b>x</b>": -3} : null);
+            this.json(response, 200, {choices: [{index: 0, text: tokens.join(""), logprobs: {
+                tokens, token_logprobs: values, top_logprobs: tops, text_offset: []}}]});
+        }
+    }
+
+    async chat(request, response) {
+        const body = await this.body(request);
         this.requests.push(body);
-        const asked = body.messages.at(-1).content;
+        const asked = body.continue_final_message
+            ? `continue ${body.messages.at(-2).content}` : body.messages.at(-1).content;
         if (asked.includes("too long")) {
             this.error(response, 400, "context_length_exceeded",
                        "This model's context is 4096 tokens; the request has 5120.");
@@ -316,8 +407,16 @@ export class MockServer {
             call({function: {arguments: "{\"city\": "}});
             call({function: {arguments: "\"Bern\"}"}});
             finish = "tool_calls";
+        } else if (asked.includes("five words")) {
+            n += await this.words("One two three four five", to);
+        } else if (asked.includes("cut off")) {
+            const isRest = asked.startsWith("continue ");
+            n += await this.words(isRest ? " and this is the rest."
+                                         : "This is the beginning \n", to);
+            finish = isRest ? "stop" : "length";
         } else {
             const text = asked.includes("hostile") ? HOSTILE : asked.includes("rich") ? RICH :
+                asked.includes("formulas") ? FORMULAS : asked.includes("program") ? PROGRAM :
                 asked.includes("story") ? STORY : this.experts.domain === 2 ? VERSE :
                 `Answer ${this.requests.length} to: ${asked}`;
             n += await this.words(text, to);

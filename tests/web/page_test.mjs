@@ -24,8 +24,9 @@ both("an answer streams in and tells what it cost", async (w) => {
     const least = w.server ? 4 : 2; // nano may be brief
     assert.ok(lengths.length >= least, `it had the lengths ${lengths}`);
     assert.deepEqual(lengths, [...lengths].sort((a, b) => a - b));
-    assert.match(await w.page.locator(".facts").textContent(), /\d+ tokens?.*tok\/s.*prompt \d+/);
-    assert.match(await w.page.locator("#context").textContent(), /^[\d,]+ of [\d,]+ tokens$/);
+    assert.match(await w.page.locator(".facts").textContent(),
+                 /\d+ tokens?.*tokens\/s.*prompt of \d+/);
+    assert.match(await w.page.locator("#context").textContent(), /^[\d,]+ of [\d,]+ tokens used$/);
     if (w.server) {
         const [body] = w.server.requests;
         assert.equal(body.stream, true);

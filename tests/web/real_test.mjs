@@ -38,7 +38,7 @@ real("a long answer is seen growing while the engine shows its figures", async (
     const lengths = await w.page.evaluate(() => window.lengths);
     assert.equal(lengths.at(-1), Math.max(...lengths));
     const facts = await w.page.locator(".facts").textContent();
-    assert.match(facts, /3,000 tokens.*[\d.,]+ tok\/s.*prompt \d+/);
+    assert.match(facts, /3,000 tokens.*[\d.,]+ tokens\/s.*prompt of \d+/);
     assert.match(facts, /limit/);
 }, {settings: LONG_SETTINGS});
 

@@ -12,7 +12,7 @@ const sizes = {desktop: {width: 1280, height: 800}, phone: {width: 390, height: 
 
 async function ask(page, text) {
     await page.fill("#input", text);
-    await page.press("#input", "Enter");
+    await page.click("#send");
     await page.waitForSelector("#send:not([hidden])", {state: "visible", timeout: 30000});
 }
 
@@ -35,7 +35,7 @@ async function shoot(name, theme, shape = {}) {
     await page.waitForTimeout(9000);
     server.wordMs = 110;
     await page.fill("#input", "Now a story about a robot who loves music.");
-    await page.press("#input", "Enter");
+    await page.click("#send");
     await page.waitForTimeout(4200);
     await page.screenshot({path: file("")});
     if (isPhone) {
@@ -71,7 +71,7 @@ async function shootLarge() {
     const page = await browser.newPage({viewport: sizes.desktop, colorScheme: "dark"});
     await page.goto(server.url);
     await page.fill("#input", "写一首关于月亮的诗");
-    await page.press("#input", "Enter");
+    await page.click("#send");
     await page.waitForTimeout(2500);
     await page.screenshot({path: join(dir, "large.png")});
     await page.click("#open-map");
@@ -129,7 +129,7 @@ async function shootReal(name, theme) {
     await shot("conversation");
     await begin();
     await page.fill("#input", "Write a C function that copies a string.");
-    await page.press("#input", "Enter");
+    await page.click("#send");
     await page.waitForTimeout(2500);
     await shot("streaming");
     await engine("streaming-engine");
@@ -155,7 +155,7 @@ async function shootReal(name, theme) {
 async function shootDeath(opened) {
     for (const {page} of opened) {
         await page.fill("#input", "Write a C function that copies a string.");
-        await page.press("#input", "Enter");
+        await page.click("#send");
     }
     await opened[0].page.waitForTimeout(1500);
     process.kill(pid, "SIGKILL");

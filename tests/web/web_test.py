@@ -7,12 +7,12 @@ usage: web_test.py [--packages DIR] [--program PROGRAM MODEL | --url URL] [--par
 The tests run against a server with the same API and scripted answers (mock_server.mjs). With
 --program they run against the real one, which is started with so little memory that experts have to
 be read. With --url they run against a server that is already running. Tests that need scripted
-answers are left out then. PART is one of markdown, looks, page and, only for the program and nano,
-real; the default is all. --shots takes screenshots of the page instead. --readme takes the one of
-README.md, with --program.
+answers are left out then. PART is one of markdown, math, code, extras, looks, page and, only for
+the program and nano, real; the default is all. --shots takes screenshots of the page instead.
+--readme takes the one of README.md, with --program.
 
-playwright-core and axe-core come from npm and are kept in the packages folder. Exits 77, with the
-reason, if node, npm, Chromium or the packages are not available.
+playwright-core, axe-core, katex and temml come from npm and are kept in the packages folder. Exits
+77, with the reason, if node, npm, Chromium or the packages are not available.
 """
 import argparse
 import fcntl
@@ -27,9 +27,11 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 # The newest playwright-core that runs with the node of Debian 12.
-PACKAGES = {"playwright-core": "1.60.0", "axe-core": "4.12.0"}
+PACKAGES = {"playwright-core": "1.60.0", "axe-core": "4.12.0",
+            # Two converters of formulas, to compare with.
+            "katex": "0.19.1", "temml": "0.13.5"}
 # The last part kills the server.
-PARTS = ("markdown", "looks", "page", "real")
+PARTS = ("markdown", "math", "code", "extras", "looks", "page", "real")
 # A third of nano's experts.
 REAL_OPTIONS = ("--memory", "70M", "--request-memory", "8M", "--parallel", "2", "--sessions", "2",
                 "--context", "4096")
@@ -77,7 +79,7 @@ def run_parts(options, environment):
     elif options.readme:
         commands = [["node", HERE / "readme_shot.mjs", options.readme.resolve()]]
     else:
-        parts = PARTS[1:] if options.program else PARTS[:-1]
+        parts = PARTS[3:] if options.program else PARTS[:-1]
         commands = [["node", "--test", "--test-reporter=spec", HERE / f"{part}_test.mjs"]
                     for part in ([options.part] if options.part else parts)]
     results = [subprocess.run(command, env=environment, check=False).returncode

@@ -2,20 +2,30 @@
 // conversation and notifies the page of changes.
 
 import {chatStream, ServerError} from "./api.js";
-import {NUMBERS, requestMessages} from "./store.js";
+import {assistantMessage, NUMBERS, requestMessages} from "./store.js";
 
 const TRIES = 6;
 const SILENCE_MS = 30000; // the server sends something every five seconds
+const MIN_TOKENS = 16;    // fewer say nothing about the speed
 
-export function requestBody(conversation, node, settings) {
-    const body = {messages: requestMessages(conversation, node, settings.system)};
+// Returns what the templates need besides messages.
+export function templateOptions(settings) {
+    return settings.thinking
+        ? {chat_template_kwargs: {enable_thinking: settings.thinking === "on"}} : {};
+}
+
+// `begun`: {content, reasoning} of the answer that is to go on, or null.
+export function requestBody(conversation, node, settings, begun = null) {
+    const body = {messages: requestMessages(conversation, node, settings.system),
+                  ...templateOptions(settings)};
+    if (begun) {
+        body.messages.push(assistantMessage(begun));
+        body.continue_final_message = true;
+    }
     for (const name of NUMBERS) {
         if (typeof settings[name] === "number") {
             body[name] = settings[name];
         }
-    }
-    if (settings.thinking) {
-        body.chat_template_kwargs = {enable_thinking: settings.thinking === "on"};
     }
     return body;
 }
@@ -25,8 +35,10 @@ export class Answer {
     #wake = null;
 
     // Calls changed() when there is something to show, and ended() after the last part.
-    constructor({conversation, node, settings, changed, ended}) {
+    // isContinued: the node has the beginning of the answer.
+    constructor({conversation, node, settings, isContinued = false, changed, ended}) {
         Object.assign(this, {conversation, node, settings, changed, ended});
+        this.begun = isContinued ? {content: node.content, reasoning: node.reasoning ?? ""} : null;
         this.status = "Waiting for the server";
         this.progress = null;
     }
@@ -40,8 +52,9 @@ export class Answer {
         const {node} = this;
         this.startMs = performance.now();
         for (let tries = 1; ; tries++) {
-            Object.assign(node, {content: "", reasoning: "", toolCalls: [], error: null,
-                                 finish: null, usage: null, state: "streaming"});
+            Object.assign(node, {content: "", reasoning: "", ...this.begun, toolCalls: [],
+                                 error: null, finish: null, usage: null, tokensPerS: null,
+                                 wasContinued: this.begun !== null, state: "streaming"});
             try {
                 await this.#stream();
                 node.state = "done";
@@ -84,7 +97,7 @@ export class Answer {
     }
 
     async #stream() {
-        const body = requestBody(this.conversation, this.node, this.settings);
+        const body = requestBody(this.conversation, this.node, this.settings, this.begun);
         const options = {key: this.settings.key, signal: this.#controller.signal};
         let silence = 0;
         try {
@@ -121,6 +134,7 @@ export class Answer {
         case "usage":
             node.usage = part.usage;
             node.model = part.model;
+            this.timings = part.timings;
             break;
         default:
             return;
@@ -131,6 +145,11 @@ export class Answer {
     #takeDelta({content, reasoning, toolCalls}) {
         const {node} = this;
         const now = performance.now();
+        if (!this.firstMs && this.begun) {
+            // The server was sent the text without the blanks at its end.
+            const last = this.begun.content.trim() ? "content" : "reasoning";
+            node[last] = node[last].trimEnd();
+        }
         this.firstMs ??= now;
         this.lastMs = now;
         this.progress = null;
@@ -154,7 +173,10 @@ export class Answer {
         node.toolCalls = node.toolCalls.filter(Boolean);
         node.totalMs = Math.round(performance.now() - this.startMs);
         const tokens = node.usage?.completion_tokens ?? 0;
-        if (tokens > 1 && this.lastMs > this.firstMs) {
+        const measured = this.timings?.predicted_per_second;
+        if (tokens >= MIN_TOKENS && measured > 0) {
+            node.tokensPerS = measured;
+        } else if (tokens >= MIN_TOKENS && this.lastMs > this.firstMs) {
             node.tokensPerS = (tokens - 1) / (this.lastMs - this.firstMs) * 1000;
         }
         this.ended();

@@ -38,17 +38,32 @@ async function errorOf(response) {
     return new ServerError("refused", text);
 }
 
-export async function getJson(path, {key = "", signal} = {}) {
+// Returns a successful response.
+async function request(path, {key, ...options}) {
     let response;
     try {
-        response = await fetch(path, {headers: headersOf(key), signal, cache: "no-store"});
+        response = await fetch(path, {cache: "no-store", ...options,
+                                      headers: {...options.headers, ...headersOf(key)}});
     } catch (error) {
         throw error.name === "AbortError" ? error : new ServerError("unreachable", error.message);
     }
     if (!response.ok) {
         throw await errorOf(response);
     }
-    return response.json();
+    return response;
+}
+
+function post(path, body, {key, signal}) {
+    return request(path, {key, signal, method: "POST", body: JSON.stringify(body),
+                          headers: {"Content-Type": "application/json"}});
+}
+
+export async function getJson(path, {key = "", signal} = {}) {
+    return (await request(path, {key, signal})).json();
+}
+
+export async function postJson(path, body, {key = "", signal} = {}) {
+    return (await post(path, body, {key, signal})).json();
 }
 
 // Splits a stream of server-sent events, in chunks of any size, into {data} and {comment}.
@@ -117,7 +132,7 @@ function* partsOf(chunk) {
         yield {kind: "finish", reason: choice.finish_reason};
     }
     if (chunk.usage) {
-        yield {kind: "usage", usage: chunk.usage, model: chunk.model};
+        yield {kind: "usage", usage: chunk.usage, model: chunk.model, timings: chunk.timings};
     }
 }
 
@@ -125,20 +140,9 @@ function* partsOf(chunk) {
 // "progress", "delta", "finish", "usage". Returns at [DONE]. Throws a ServerError, or an AbortError
 // when the signal aborts it.
 export async function* chatStream(body, {key, signal}) {
-    let response;
-    try {
-        response = await fetch("v1/chat/completions", {
-            method: "POST", signal, cache: "no-store",
-            headers: {"Content-Type": "application/json", ...headersOf(key)},
-            body: JSON.stringify({...body, stream: true, stream_options: {include_usage: true},
-                                  return_progress: true}),
-        });
-    } catch (error) {
-        throw error.name === "AbortError" ? error : new ServerError("unreachable", error.message);
-    }
-    if (!response.ok) {
-        throw await errorOf(response);
-    }
+    const response = await post("v1/chat/completions", {
+        ...body, stream: true, stream_options: {include_usage: true}, return_progress: true,
+    }, {key, signal});
     yield {kind: "open"};
     for await (const event of eventsOf(response)) {
         if (event.comment !== undefined) {

@@ -1,12 +1,18 @@
 // The page: conversations on the left, the chat, the engine panel on the right.
 
 import {Answer} from "./answer.js";
-import {announce, byId, download, el, iconButton, setText, toast} from "./dom.js";
-import {MessageList} from "./messages.js";
+import {Attachments} from "./attach.js";
+import {openCard, showDefaults} from "./card.js";
+import {announce, byId, download, el, hasTouchKeyboard, iconButton, isEnterToSend, setText,
+        toast} from "./dom.js";
+import {canContinue, MessageList} from "./messages.js";
 import {Panel} from "./panel.js";
+import {searchFor, snippet} from "./search.js";
 import * as store from "./store.js";
+import {conversationsOf, ImportError, MAX_FILE_BYTES, saveImported} from "./transfer.js";
 
 const SAVE_MS = 1000;
+const LONG_PASTE = 10000; // characters; a longer text becomes an attachment
 const EXAMPLES = [
     "Write a story about a robot who loves music.",
     "写一首关于月亮的诗。",
@@ -24,7 +30,8 @@ const input = byId("input");
 const list = new MessageList({act, answerOf: (node) => {
     const answer = answers.get(conversation.id);
     return answer?.node === node ? answer : null;
-}});
+}, settings});
+const attachments = new Attachments(() => showComposer());
 
 // ---- conversations ----------------------------------------------------------------------------
 
@@ -63,17 +70,40 @@ function openNew() {
     input.focus();
 }
 
+// Returns the conversations to list, with what a search found in each.
+function listed() {
+    const all = store.conversationsLoad().map((c) => c.id === conversation.id ? conversation : c);
+    const query = byId("search").value.trim();
+    if (!query) {
+        return all.map((c) => ({c, hit: null}));
+    }
+    const find = searchFor(query);
+    return all.map((c) => ({c, hit: find(c)})).filter(({hit}) => hit);
+}
+
+function openListed(c, hit) {
+    const which = c.id === conversation.id ? conversation : answers.get(c.id)?.conversation ?? c;
+    if (hit?.node) {
+        store.chooseUpTo(which, hit.node);
+    }
+    open(which);
+    closeDrawers();
+    if (hit?.node) {
+        isAtEnd = false;
+        list.reveal(hit.node);
+    }
+}
+
 function showList() {
-    const kept = store.conversationsLoad().map((c) => c.id === conversation.id ? conversation : c);
-    const items = kept.map((c) => {
+    const found = listed();
+    const isSearch = byId("search").value.trim() !== "";
+    const items = found.map(({c, hit}) => {
         const isCurrent = c.id === conversation.id;
         const item = el("li", {class: isCurrent ? "current" : null},
             el("button", {type: "button", class: "name", "aria-current": isCurrent ? "true" : null,
-                          onclick: () => {
-                              open(isCurrent ? conversation : answers.get(c.id)?.conversation ?? c);
-                              closeDrawers();
-                          }}, store.conversationTitle(c)));
-        if (isCurrent) {
+                          onclick: () => openListed(c, hit)},
+               store.conversationTitle(c), hit?.node ? snippet(hit) : ""));
+        if (isCurrent && !isSearch) {
             item.append(el("span", {class: "item-actions"},
                 iconButton("edit", "Rename", () => rename(item, c)),
                 iconButton("export", "Export as JSON", () => exportOne(c)),
@@ -82,6 +112,19 @@ function showList() {
         return item;
     });
     byId("list").replaceChildren(...items);
+    byId("search-none").hidden = !isSearch || items.length > 0;
+    return items.length;
+}
+
+let searchTimer = 0;
+function onSearch() {
+    clearTimeout(searchTimer);
+    searchTimer = setTimeout(() => {
+        const n = showList();
+        if (byId("search").value.trim()) {
+            announce(n === 1 ? "1 conversation found" : `${n} conversations found`);
+        }
+    }, 150);
 }
 
 function rename(item, which) {
@@ -123,21 +166,53 @@ function remove(which) {
     });
 }
 
+// Imports a file of conversations. Says what happened in the dialog, which stays open.
+async function importFile(file) {
+    const note = byId("import-note");
+    const tell = (text) => {
+        note.textContent = text;
+        announce(text);
+    };
+    try {
+        if (file.size > MAX_FILE_BYTES) {
+            throw new ImportError("it is larger than 32 MiB");
+        }
+        const {saved, nSame, isFull} = saveImported(conversationsOf(await file.text()));
+        const parts = [`${saved.length} imported`];
+        parts.push(...(nSame ? [`${nSame} already here`] : []));
+        parts.push(...(isFull ? ["the browser's storage is full, the others are left out"] : []));
+        tell(`${file.name}: ${parts.join("; ")}.`);
+        if (saved.length && !answers.has(conversation.id)) {
+            open(saved[0]);
+        } else {
+            showList();
+        }
+    } catch (error) {
+        const reason = error instanceof ImportError ? error.message
+                                                    : `it cannot be read (${error})`;
+        tell(`${file.name} was not imported: ${reason}.`);
+    }
+}
+
 // ---- asking and answering ---------------------------------------------------------------------
 
-function begin(node) {
+function begin(node, isContinued = false) {
     const owner = conversation;
     let savedMs = performance.now();
     let isDrawing = false;
+    // Drawing takes at most a fourth of the time, however long the answer is.
+    let drawMs = 0;
     const draw = () => {
+        const startMs = performance.now();
         isDrawing = false;
         if (conversation === owner) {
             list.update(node);
             followEnd();
         }
+        drawMs = performance.now() - startMs;
     };
     const answer = new Answer({
-        conversation: owner, node, settings: {...settings},
+        conversation: owner, node, settings: {...settings}, isContinued,
         changed: () => {
             if (performance.now() - savedMs > SAVE_MS) {
                 savedMs = performance.now();
@@ -145,7 +220,7 @@ function begin(node) {
             }
             if (!isDrawing) {
                 isDrawing = true;
-                requestAnimationFrame(draw);
+                setTimeout(() => requestAnimationFrame(draw), drawMs > 4 ? 3 * drawMs : 0);
             }
         },
         ended: () => {
@@ -180,23 +255,25 @@ function sayEnd(node) {
     announce(node.state === "stopped" ? "Stopped." : `Answer: ${start}`);
 }
 
-function ask(parent, text) {
-    const question = store.add(conversation, parent, {role: "user", content: text});
+function ask(parent, text, files = []) {
+    const question = store.add(conversation, parent, {
+        role: "user", content: text, ...(files.length ? {attachments: files} : {})});
     begin(store.add(conversation, question, {role: "assistant", state: "streaming"}));
 }
 
 function send() {
     const text = input.value.trim();
-    if (!text || answers.has(conversation.id)) {
+    if ((!text && !attachments.files.length) || answers.has(conversation.id)) {
         return;
     }
     input.value = "";
     grow();
-    ask(store.path(conversation).at(-1) ?? null, text);
+    ask(store.path(conversation).at(-1) ?? null, text, attachments.take());
 }
 
 function act(name, node) {
-    if (answers.has(conversation.id) && ["regenerate", "retry", "edit"].includes(name)) {
+    const asks = ["regenerate", "retry", "edit", "continue"].includes(name);
+    if (asks && answers.has(conversation.id)) {
         return;
     }
     const parent = conversation.nodes.find((n) => n.id === node.parent) ?? null;
@@ -207,7 +284,12 @@ function act(name, node) {
         open(conversation);
         break;
     case "edit":
-        list.edit(node, (text) => ask(parent, text));
+        list.edit(node, (text) => ask(parent, text, node.attachments));
+        break;
+    case "continue":
+        if (canContinue(node)) {
+            begin(node, true);
+        }
         break;
     case "retry":
         // Replaces an empty answer instead of adding a version.
@@ -248,7 +330,7 @@ function showComposer() {
         document.activeElement === byId("send");
     byId("stop").hidden = !isBusy;
     byId("send").hidden = isBusy;
-    byId("send").disabled = !input.value.trim();
+    byId("send").disabled = !input.value.trim() && !attachments.files.length;
     if (hadFocus) {
         input.focus();
     }
@@ -260,8 +342,8 @@ function showContext() {
     const used = last ? (last.usage.prompt_tokens ?? 0) + (last.usage.completion_tokens ?? 0) : 0;
     const room = `${nContext.toLocaleString("en")} tokens`;
     // The usage of an incomplete answer is unknown.
-    const text = last === shown.at(-1) ? `${used.toLocaleString("en")} of ${room}` :
-        used ? `more than ${used.toLocaleString("en")} of ${room}` : `room for ${room}`;
+    const text = last === shown.at(-1) ? `${used.toLocaleString("en")} of ${room} used` :
+        used ? `more than ${used.toLocaleString("en")} of ${room} used` : `room for ${room}`;
     setText(byId("context"), nContext ? text : "");
     byId("context").classList.toggle("full", nContext > 0 && used > 0.9 * nContext);
 }
@@ -275,7 +357,7 @@ function followEnd() {
 }
 
 function onInputKey(event) {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    if (isEnterToSend(event)) {
         event.preventDefault();
         send();
     } else if (event.key === "ArrowUp" && input.value === "") {
@@ -284,6 +366,37 @@ function onInputKey(event) {
             event.preventDefault();
             act("edit", last);
         }
+    }
+}
+
+// A file that is dropped anywhere is attached; the browser would open it instead of the page.
+function onDrag(event) {
+    if (event.dataTransfer?.types.includes("Files")) {
+        event.preventDefault();
+        const isOver = event.type === "dragover" && !document.querySelector("dialog[open]");
+        byId("composer").classList.toggle("drop", isOver);
+        if (event.type === "drop" && !document.querySelector("dialog[open]")) {
+            attachments.add(event.dataTransfer.files);
+            input.focus();
+        }
+    }
+}
+
+function onPaste(event) {
+    const {files} = event.clipboardData;
+    const text = event.clipboardData.getData("text/plain");
+    if (files.length && !text) {
+        event.preventDefault();
+        attachments.add(files);
+    } else if (text.length > LONG_PASTE && attachments.addText(text)) {
+        event.preventDefault();
+        const pasted = attachments.files.at(-1);
+        toast("The long text was attached as a file.", "Insert it instead", () => {
+            attachments.remove(pasted);
+            input.setRangeText(text, input.selectionStart, input.selectionEnd, "end");
+            grow();
+            showComposer();
+        });
     }
 }
 
@@ -312,8 +425,10 @@ function openSettings(focus) {
     for (const name of [...store.NUMBERS, "system", "key", "thinking"]) {
         form.elements[name].value = settings[name] ?? "";
     }
+    byId("import-note").textContent = "";
     byId("settings").showModal();
     byId(focus).focus();
+    showDefaults(form, settings.key);
 }
 
 function takeSetting(event) {
@@ -453,6 +568,26 @@ function listen() {
     });
     on("export-all", "click", () => download("flashmoe-conversations.json",
                                              store.conversationsLoad()));
+    on("import", "click", () => byId("import-file").click());
+    on("import-file", "change", async (event) => {
+        const [file] = event.target.files;
+        if (file) {
+            await importFile(file);
+        }
+        event.target.value = "";
+    });
+    on("search", "input", onSearch);
+    on("model", "click", () => openCard(settings.key));
+    on("attach", "click", () => byId("attach-files").click());
+    on("attach-files", "change", async (event) => {
+        await attachments.add(Array.from(event.target.files));
+        event.target.value = "";
+        input.focus();
+    });
+    on("input", "paste", onPaste);
+    for (const type of ["dragover", "dragleave", "drop"]) {
+        document.addEventListener(type, onDrag);
+    }
     on("open-help", "click", () => byId("help").showModal());
     on("toggle-theme", "click", nextTheme);
     on("toggle-engine", "click", toggleEngine);
@@ -507,6 +642,7 @@ function start() {
             send();
         }}, text))));
     listen();
+    input.enterKeyHint = hasTouchKeyboard() ? "enter" : "send";
     open(store.conversationLoad(store.currentLoad()) ?? store.conversationNew());
     showTheme();
     showPanel();

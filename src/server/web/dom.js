@@ -36,6 +36,17 @@ export function iconButton(name, label, onclick) {
                          onclick}, icon(name));
 }
 
+// Phones have no key for a new line besides Enter.
+const isTouch = matchMedia("(hover: none) and (pointer: coarse)");
+
+// Returns whether a key sends the message: Enter, on a phone only with Ctrl or the Command key.
+export function isEnterToSend(event) {
+    return event.key === "Enter" && !event.shiftKey && !event.isComposing &&
+        (!isTouch.matches || event.ctrlKey || event.metaKey);
+}
+
+export const hasTouchKeyboard = () => isTouch.matches;
+
 // Sets a text only if it differs, to avoid needless announcements and layout.
 export function setText(node, text) {
     if (node.textContent !== text) {

@@ -1,7 +1,11 @@
 // Basic Markdown as DOM nodes, for untrusted text: HTML stays text, links are limited to http,
-// https and mailto, images become links, and the work is linear in the length.
+// https and mailto, images become links, formulas become MathML, and the work is linear in the
+// length.
 
-import {copyButton, el} from "./dom.js";
+import {CodeView} from "./code.js";
+import {el} from "./dom.js";
+import {mathOf} from "./math.js";
+import {spansOf} from "./spans.js";
 
 const MAX_DEPTH = 10;   // of lists and quotes
 const MAX_INLINE = 8;   // of emphasis within emphasis
@@ -12,6 +16,8 @@ const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*))?$/;
 const RULE = /^ {0,3}([-*_])[ \t]*(?:\1[ \t]*){2,}$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:( {1,4})(?=\S)|[ \t]*$|[ \t]+)/;
+const FORMULA = /^ {0,3}(\$\$|\\\[|\\begin\{((?:equation|align|gather|multline|eqnarray)\*?)\})/;
+const MAX_FORMULA = 20000; // characters
 const COLUMNS = /^[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
 
 const isBlank = (line) => line === undefined || /^\s*$/.test(line);
@@ -22,6 +28,7 @@ const indentOf = (line) => line.length - line.trimStart().length;
 function startsBlock(line) {
     const item = ITEM.exec(line);
     return FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) ||
+        FORMULA.test(line) ||
         (item !== null && item[1].length < 4 && item[0].length < line.length &&
          (item[2].length === 1 || item[2] === "1."));
 }
@@ -45,16 +52,83 @@ function readFence(lines, i) {
     const code = lines.slice(i + 1, end)
         .map((line) => line.slice(Math.min(indentOf(line), indent.length)));
     return {type: "code", info: info.trim().split(/\s+/)[0], code: code.join("\n"),
-            end: Math.min(end + 1, lines.length)};
+            end: Math.min(end + 1, lines.length),
+            open: end === lines.length ? {close, indent: indent.length} : null};
 }
 
-function readQuote(lines, i, depth) {
+// Returns the line of the closing mark of a formula, or -1. No empty line may come before it. Each
+// line is searched once: `lines.none` says up to which line a mark does not occur.
+function formulaEnd(lines, i, first, close) {
+    lines.none ??= new Map();
+    if (i < (lines.none.get(close) ?? 0)) {
+        return -1;
+    }
+    let n = 0, end = i;
+    for (; end < lines.length && n <= MAX_FORMULA; end++) {
+        const line = end === i ? first : lines[end];
+        n += line.length;
+        if (end > i && isBlank(line)) {
+            break;
+        }
+        if (line.includes(close)) {
+            return end;
+        }
+    }
+    lines.none.set(close, end);
+    return -1;
+}
+
+// A displayed formula that begins a line and ends one.
+function readFormula(lines, i, isOpen) {
+    const found = FORMULA.exec(lines[i]);
+    if (!found) {
+        return null;
+    }
+    const close = found[2] ? `\\end{${found[2]}}` : found[1] === "$$" ? "$$" : "\\]";
+    const first = lines[i].slice(found[0].length);
+    const end = formulaEnd(lines, i, first, close);
+    if (end < 0) {
+        return isOpen ? readOpenFormula(lines, i) : null;
+    }
+    const text = [first, ...lines.slice(i + 1, end + 1)].join("\n");
+    const at = text.indexOf(close);
+    const inner = text.slice(0, at);
+    const after = text.slice(at + close.length).trim();
+    return /^[.,;:]?$/.test(after) && inner.trim()
+        ? {type: "formula", end: end + 1, after, source: lines.slice(i, end + 1).join("\n"),
+           tex: found[2] ? found[1] + inner + close : inner} : null;
+}
+
+// Returns the first line from which on a formula may still be open: no empty line follows, except
+// a last one that may grow, and not too much text. Found once.
+function openFrom(lines) {
+    if (lines.openFrom === undefined) {
+        let n = 0, at = lines.length - (isBlank(lines.at(-1)) ? 1 : 0);
+        while (at > 0 && !isBlank(lines[at - 1]) && (n += lines[at - 1].length) <= MAX_FORMULA) {
+            at--;
+        }
+        lines.openFrom = at;
+    }
+    return lines.openFrom;
+}
+
+// A formula whose end may still come.
+function readOpenFormula(lines, i) {
+    if (i < openFrom(lines)) {
+        return null;
+    }
+    const end = lines.length - (isBlank(lines.at(-1)) ? 1 : 0);
+    return {type: "formula", end, tex: null, source: lines.slice(i, end).join("\n")};
+}
+
+function readQuote(lines, i, depth, isOpen) {
     let end = i;
     while (end < lines.length && QUOTE.test(lines[end])) {
         end++;
     }
     const inner = lines.slice(i, end).map((line) => line.replace(QUOTE, ""));
-    return {type: "quote", blocks: parse(inner, depth + 1), end};
+    return {type: "quote", end,
+            blocks: parse(inner, depth + 1, isOpen && end === lines.length)};
 }
 
 function readTable(lines, i) {
@@ -76,7 +150,7 @@ function readTable(lines, i) {
     return {type: "table", head, sides, rows, end};
 }
 
-function readList(lines, i, depth) {
+function readList(lines, i, depth, isOpen) {
     const first = ITEM.exec(lines[i]);
     const isOrdered = first[2].length > 1;
     const kind = first[2].at(-1);
@@ -111,7 +185,8 @@ function readList(lines, i, depth) {
         i++;
     }
     return {type: "list", isOrdered, start: isOrdered ? parseInt(first[2], 10) : 1, end: i,
-            items: items.map((item) => parse(item, depth + 1))};
+            items: items.map((item, n) => parse(
+                item, depth + 1, isOpen && i === lines.length && n === items.length - 1))};
 }
 
 function readParagraph(lines, i) {
@@ -123,7 +198,7 @@ function readParagraph(lines, i) {
     return {type: "paragraph", text: lines.slice(i, end).map((l) => l.trim()).join("\n"), end};
 }
 
-function readBlock(lines, i, depth) {
+function readBlock(lines, i, depth, isOpen) {
     const line = lines[i];
     if (FENCE.test(line)) {
         return readFence(lines, i);
@@ -138,16 +213,17 @@ function readBlock(lines, i, depth) {
     }
     if (depth < MAX_DEPTH) {
         if (QUOTE.test(line)) {
-            return readQuote(lines, i, depth);
+            return readQuote(lines, i, depth, isOpen);
         }
         if (ITEM.test(line) && indentOf(line) < 4) {
-            return readList(lines, i, depth);
+            return readList(lines, i, depth, isOpen);
         }
     }
-    return readTable(lines, i) ?? readParagraph(lines, i);
+    return readFormula(lines, i, isOpen) ?? readTable(lines, i) ?? readParagraph(lines, i);
 }
 
-function parse(lines, depth = 0) {
+// isOpen: the last line is still growing.
+function parse(lines, depth = 0, isOpen = false) {
     const blocks = [];
     let i = 0;
     while (i < lines.length) {
@@ -155,7 +231,7 @@ function parse(lines, depth = 0) {
             i++;
             continue;
         }
-        const block = readBlock(lines, i, depth);
+        const block = readBlock(lines, i, depth, isOpen);
         block.first = i;
         blocks.push(block);
         i = block.end;
@@ -178,11 +254,25 @@ function linkTo(href, ...children) {
     return el("a", {href, target: "_blank", rel: "noopener noreferrer nofollow"}, ...children);
 }
 
-// One pass over a text. Remembers failed searches, so that none is repeated.
+// A formula, or its source if it cannot be converted.
+function formula(source, tex, isDisplay) {
+    return mathOf(tex, isDisplay) ?? el("span", {class: "math-source"}, source);
+}
+
+function inlineCode(text) {
+    const code = text.replaceAll("\n", " ");
+    return el("code", {}, /^ .*\S.* $/.test(code) ? code.slice(1, -1) : code);
+}
+
+// One pass over a text. Remembers failed searches, so that none is repeated. `open` is an object
+// if the text is still growing; its wasPending is set if the text ends within a formula.
 class Inline {
-    constructor(text, depth) {
+    constructor(text, depth, open = null) {
         this.text = text;
         this.depth = depth;
+        this.open = open;
+        this.spans = spansOf(text, open !== null);
+        this.nextSpan = 0;
         this.at = 0;
         this.plain = "";
         this.out = document.createDocumentFragment();
@@ -209,27 +299,47 @@ class Inline {
                                         : new Inline(text, this.depth + 1).run();
     }
 
-    code() {
+    // Returns the span that contains a position, or undefined.
+    spanAt(at) {
+        let low = 0, high = this.spans.length;
+        while (low < high) {
+            const middle = (low + high) >> 1;
+            if (this.spans[middle].to <= at) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        return this.spans[low]?.from <= at ? this.spans[low] : undefined;
+    }
+
+    // Puts a span that begins here.
+    span() {
+        while (this.spans[this.nextSpan]?.from < this.at) {
+            this.nextSpan++;
+        }
+        const span = this.spans[this.nextSpan];
+        if (span?.from !== this.at) {
+            return false;
+        }
+        const source = this.text.slice(span.from, span.to);
+        if (span.kind === "pending") {
+            this.open.wasPending = true;
+            this.plain += source;
+            this.at = span.to;
+            return true;
+        }
+        return this.put(span.kind === "code" ? inlineCode(span.inner)
+                        : formula(source, span.inner, span.isDisplay), span.to);
+    }
+
+    // Puts backticks without an end.
+    ticks() {
         const run = /`+/y;
         run.lastIndex = this.at;
         const ticks = run.exec(this.text)[0];
-        const from = this.at + ticks.length;
-        if (!this.none.has(ticks)) {
-            for (let at = from; (at = this.text.indexOf(ticks, at)) >= 0;) {
-                run.lastIndex = at;
-                const found = run.exec(this.text)[0].length;
-                if (found === ticks.length) {
-                    const code = this.text.slice(from, at).replaceAll("\n", " ");
-                    const isPadded = /^ .*\S.* $/.test(code);
-                    return this.put(el("code", {}, isPadded ? code.slice(1, -1) : code),
-                                    at + found);
-                }
-                at += found;
-            }
-            this.none.add(ticks);
-        }
         this.plain += ticks;
-        this.at = from;
+        this.at += ticks.length;
         return true;
     }
 
@@ -251,6 +361,11 @@ class Inline {
                     found++;
                 }
                 const isWordAfter = /[\p{L}\p{N}]/u.test(text[at + found] ?? " ");
+                const span = this.spanAt(at);
+                if (span) {
+                    at = span.to;
+                    continue;
+                }
                 if (found === n && text[at - 1] !== "\\" && /\S/.test(text[at - 1]) &&
                     !(mark === "_" && isWordAfter)) {
                     return this.put(emphasised(mark, n, this.within(text.slice(from, at))),
@@ -275,7 +390,7 @@ class Inline {
             return false;
         }
         const label = this.text.slice(open + 1, middle);
-        if (label.includes("[")) {
+        if (label.includes("[") || this.spanAt(middle)) {
             return false;
         }
         const target = this.text.slice(middle + 2, middle + 2 + LINK_CHARACTERS);
@@ -311,6 +426,9 @@ class Inline {
 
     special(c) {
         const next = this.text[this.at + 1];
+        if (this.span()) {
+            return true;
+        }
         switch (c) {
         case "\\":
             if (next !== undefined && /[!-/:-@[-`{-~]/.test(next)) {
@@ -320,7 +438,8 @@ class Inline {
             }
             return false;
         case "\n": return this.put(el("br"), this.at + 1);
-        case "`": return this.code();
+        case "`": return this.ticks();
+        case "$": return false;
         case "*": case "_": case "~": return this.emphasis(c);
         case "!": return next === "[" && this.link();
         case "[": return this.link();
@@ -330,7 +449,7 @@ class Inline {
 
     run() {
         const {text} = this;
-        const marks = /[\\\n`*_~![<h]/g;
+        const marks = /[\\\n`*_~![<h$]/g;
         while (this.at < text.length) {
             marks.lastIndex = this.at;
             const found = marks.exec(text);
@@ -357,71 +476,91 @@ function emphasised(mark, n, inner) {
     return el(n === 2 ? "strong" : "em", {}, inner);
 }
 
-const inline = (text) => new Inline(text, 0).run();
+const inline = (text, open) => new Inline(text, 0, open).run();
 
 // ---- blocks as nodes --------------------------------------------------------------------------
 
-function renderCode(block) {
-    const code = el("code", {}, block.code);
-    const name = block.info || "text";
-    return el("figure", {class: "code"},
-              el("figcaption", {}, el("span", {}, name),
-                 copyButton("Copy the code", () => code.textContent)),
-              el("pre", {tabindex: "0", "aria-label": `Code: ${name}`, role: "region"}, code));
-}
+// `open` is given to the last text of a block that is still growing, else null.
 
-function renderTable(block) {
-    const cell = (tag, text, side) =>
+function renderTable(block, open) {
+    const cell = (tag, text, side, isLast) =>
         el(tag, {class: side === "left" ? null : side, scope: tag === "th" ? "col" : null},
-           inline(text ?? ""));
+           inline(text ?? "", isLast ? open : null));
+    const last = block.rows.at(-1);
     return el("div", {class: "table", tabindex: "0", role: "region", "aria-label": "Table"},
               el("table", {},
                  el("thead", {}, el("tr", {}, block.head.map(
-                     (text, i) => cell("th", text, block.sides[i])))),
+                     (text, i) => cell("th", text, block.sides[i], false)))),
                  el("tbody", {}, block.rows.map((row) => el("tr", {}, block.sides.map(
-                     (side, i) => cell("td", row[i], side)))))));
+                     (side, i) => cell("td", row[i], side,
+                                       row === last && i === row.length - 1)))))));
 }
 
-function renderItem(blocks) {
+function renderItem(blocks, open) {
     const item = el("li");
     // Omits the spacing of a single paragraph.
     for (const [i, block] of blocks.entries()) {
         const isTight = block.type === "paragraph" && (blocks.length === 1 ||
             (i === 0 && blocks.slice(1).every((b) => b.type === "list")));
-        item.append(isTight ? inline(block.text) : render(block));
+        const own = i === blocks.length - 1 ? open : null;
+        item.append(isTight ? inline(block.text, own) : render(block, own));
     }
     return item;
 }
 
-function render(block) {
+// A formula that is still growing is shown as its source, in the same place.
+function renderFormula(block, open) {
+    if (block.tex === null) {
+        open.wasPending = true;
+        return el("div", {class: "math-source"}, block.source);
+    }
+    const math = mathOf(block.tex, true);
+    return math ? el("div", {class: "formula", tabindex: "0", role: "group",
+                             "aria-label": "Formula"}, math, block.after)
+                : el("div", {class: "math-source"}, block.source);
+}
+
+function render(block, open) {
+    const ofLast = (list, i) => i === list.length - 1 ? open : null;
     switch (block.type) {
-    case "code": return renderCode(block);
+    case "code": {
+        const view = new CodeView(block.info);
+        view.update(block.code);
+        block.view = view;
+        return view.figure;
+    }
+    case "formula": return renderFormula(block, open);
     case "heading":
         // The page itself uses the first three heading levels.
         return el(`h${Math.min(block.level + 3, 6)}`, {class: `h${block.level}`},
-                  inline(block.text));
+                  inline(block.text, open));
     case "rule": return el("hr");
-    case "quote": return el("blockquote", {}, block.blocks.map(render));
-    case "table": return renderTable(block);
+    case "quote":
+        return el("blockquote", {}, block.blocks.map((b, i, list) => render(b, ofLast(list, i))));
+    case "table": return renderTable(block, open);
     case "list":
         return el(block.isOrdered ? "ol" : "ul", {start: block.start === 1 ? null : block.start},
-                  block.items.map(renderItem));
-    default: return el("p", {}, inline(block.text));
+                  block.items.map((item, i, list) => renderItem(item, ofLast(list, i))));
+    default: return el("p", {}, inline(block.text, open));
     }
 }
 
 // Shows a growing text. Only the last two blocks can still change, so only they are parsed again.
-// An unchanged block keeps its nodes and any selection in them.
+// An unchanged block keeps its nodes and any selection in them. Code that is still open only
+// grows: its new lines are appended.
 export class MarkdownView {
     #blocks = []; // {type, raw, offset, node, ...}
     #text = "";
+    #isOpen = false;
+    #seen = 0; // of open code: where its last, incomplete line begins in the text
 
     constructor(container) {
         this.container = container;
     }
 
-    update(text) {
-        if (text === this.#text) {
+    // isOpen: more text follows.
+    update(text, isOpen = false) {
+        if (text === this.#text && isOpen === this.#isOpen) {
             return;
         }
         if (!text.startsWith(this.#text)) {
@@ -429,38 +568,77 @@ export class MarkdownView {
             this.container.replaceChildren();
         }
         this.#text = text;
+        this.#isOpen = isOpen;
+        if (!this.#growCode()) {
+            this.#parse();
+        }
+    }
+
+    // Appends to code that is still open; returns false if it ends or there is none.
+    #growCode() {
+        const block = this.#blocks.at(-1);
+        if (!block?.open) {
+            return false;
+        }
+        const lines = this.#text.slice(this.#seen).split("\n");
+        const {close, indent} = block.open;
+        if (lines.some((line) => close.test(line.replace(/\r$/, "")))) {
+            return false;
+        }
+        const shown = lines.map((line) => line.replace(/\r$/, ""))
+            .map((line) => line.slice(Math.min(indentOf(line), indent)));
+        block.code = block.code.slice(0, block.lastLine) + shown.join("\n");
+        block.lastLine = block.code.length - shown.at(-1).length;
+        this.#seen = this.#text.length - lines.at(-1).length;
+        block.raw = null;
+        block.view.update(block.code);
+        return true;
+    }
+
+    #parse() {
         const keep = Math.max(0, this.#blocks.length - 2);
         const old = this.#blocks.splice(keep);
         const start = old.length ? old[0].offset : 0;
-        const lines = text.slice(start).split(/\r?\n/);
+        const text = this.#text.slice(start);
+        const lines = text.split(/\r?\n/);
         const offsets = [start];
-        for (const line of text.slice(start).split("\n")) {
+        for (const line of text.split("\n")) {
             offsets.push(offsets.at(-1) + line.length + 1);
         }
-        for (const [i, block] of parse(lines).entries()) {
+        const blocks = parse(lines, 0, this.#isOpen);
+        for (const [i, block] of blocks.entries()) {
             block.offset = offsets[block.first];
             block.raw = lines.slice(block.first, block.end).join("\n");
-            this.#place(block, old[i]);
+            this.#place(block, old[i], this.#isOpen && i === blocks.length - 1);
             this.#blocks.push(block);
         }
         for (const block of old.slice(this.#blocks.length - keep)) {
             block.node.remove();
         }
+        const last = blocks.at(-1);
+        if (last?.open) {
+            this.#seen = this.#text.lastIndexOf("\n") + 1;
+            last.lastLine = last.code.lastIndexOf("\n") + 1;
+            // A fence without a line below it has no code yet.
+            last.open = last.first + 1 < lines.length ? last.open : null;
+        }
     }
 
-    #place(block, old) {
-        if (old && old.raw === block.raw) {
-            block.node = old.node;
+    #place(block, old, isOpen) {
+        const open = isOpen ? {wasPending: false} : null;
+        if (old && old.raw === block.raw && old.type === block.type && !old.wasPending) {
+            Object.assign(block, {node: old.node, view: old.view});
         } else if (old?.type === "code" && block.type === "code" && old.info === block.info) {
-            block.node = old.node;
-            block.node.querySelector("code").textContent = block.code;
+            Object.assign(block, {node: old.node, view: old.view});
+            block.view.update(block.code);
         } else {
-            block.node = render(block);
+            block.node = render(block, open);
             if (old) {
                 old.node.replaceWith(block.node);
             } else {
                 this.container.append(block.node);
             }
         }
+        block.wasPending = open?.wasPending ?? false;
     }
 }

@@ -1,7 +1,9 @@
 // Renders messages and the list of them.
 
-import {byId, copyButton, el, icon, iconButton, setText} from "./dom.js";
+import {attachmentList} from "./attach.js";
+import {byId, copyButton, el, icon, iconButton, isEnterToSend, setText} from "./dom.js";
 import {MarkdownView} from "./markdown.js";
+import {ProbabilityPanel, tokensOf} from "./probs.js";
 import {path, siblings} from "./store.js";
 
 // Title, advice and action for each kind of error.
@@ -27,21 +29,28 @@ function tokens(n, word = "token") {
     return `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 }
 
+// Returns whether an answer ended before it was complete and can go on.
+export function canContinue(node) {
+    return node.role === "assistant" && Boolean(node.content.trim() || node.reasoning?.trim()) &&
+        !node.toolCalls?.length && (node.finish === "length" ||
+                                    ["stopped", "broken", "streaming"].includes(node.state));
+}
+
 function factsOf(node) {
     const facts = [];
     if (node.state === "stopped") {
         facts.push("stopped");
     } else if (node.finish === "length") {
-        facts.push("cut at the token limit");
+        facts.push("cut off at the token limit");
     }
     if (node.usage) {
         const {completion_tokens: n = 0, prompt_tokens: prompt = 0} = node.usage;
         const cached = node.usage.prompt_tokens_details?.cached_tokens ?? 0;
-        facts.push(tokens(n));
+        facts.push(tokens(n, node.wasContinued ? "more token" : "token"));
         if (node.tokensPerS) {
-            facts.push(`${node.tokensPerS.toFixed(1)} tok/s`);
+            facts.push(`${node.tokensPerS.toFixed(1)} tokens/s`);
         }
-        facts.push(`prompt ${prompt.toLocaleString("en")}` +
+        facts.push(`prompt of ${prompt.toLocaleString("en")}` +
                    (cached ? `, ${cached.toLocaleString("en")} reused` : ""));
     }
     if (node.totalMs && node.state !== "failed") {
@@ -60,9 +69,12 @@ class MessageView {
         this.article = el("article", {"aria-label": name}, el("h3", {class: "hidden"}, name));
         this.item = el("li", {class: `message ${node.role}`, "data-id": node.id}, this.article);
         if (node.role === "user") {
-            this.body.textContent = node.content;
+            if (node.attachments?.length) {
+                this.body.append(attachmentList(node.attachments));
+            }
+            this.body.append(el("span", {class: "said"}, node.content));
             this.article.append(this.body, this.actions);
-            this.#fillActions();
+            this.fillActions();
         } else {
             this.#buildAnswer();
             this.update();
@@ -82,8 +94,9 @@ class MessageView {
         this.status = el("div", {class: "status"}, el("span", {class: "pulse"}), this.statusText,
                          el("span", {class: "bar"}, this.statusBar));
         this.notice = el("div", {class: "notice-place"});
+        this.probs = el("div");
         this.article.append(this.fold, this.body, this.calls, this.status, this.notice,
-                            this.actions);
+                            this.actions, this.probs);
     }
 
     // Shows the current state of an answer.
@@ -92,12 +105,12 @@ class MessageView {
         const answer = this.list.answerOf(node);
         this.fold.hidden = !node.reasoning;
         if (node.reasoning) {
-            this.thoughtMarkdown.update(node.reasoning);
+            this.thoughtMarkdown.update(node.reasoning, Boolean(answer) && !node.content);
             const seconds = Math.max(1, Math.round((node.thoughtMs ?? 0) / 1000));
             setText(this.thoughtTitle, answer && !node.content ? `Thinking, ${seconds} s`
                                                                : `Thought for ${seconds} s`);
         }
-        this.markdown.update(node.content);
+        this.markdown.update(node.content, Boolean(answer));
         this.#updateCalls();
         const isWaiting = Boolean(answer) && !(node.content && answer.status === "Answering");
         this.status.hidden = !isWaiting;
@@ -113,7 +126,7 @@ class MessageView {
         if (shown !== this.shown) {
             this.shown = shown;
             this.#updateNotice(answer);
-            this.#fillActions();
+            this.fillActions();
         }
     }
 
@@ -139,7 +152,8 @@ class MessageView {
             this.notice.replaceChildren();
             return;
         }
-        const [title, told, action] = TROUBLES[error.kind] ?? TROUBLES.page;
+        const [title, told, action] = Object.hasOwn(TROUBLES, error.kind) ? TROUBLES[error.kind]
+                                                                         : TROUBLES.page;
         const advice = node.content || node.reasoning ? told :
             told.replace("The partial answer is saved.", "Nothing had arrived yet.");
         const isPlain = ["unreachable", "closed", "broken"].includes(error.kind);
@@ -155,9 +169,11 @@ class MessageView {
             el("div", {class: "buttons"}, ...buttons)));
     }
 
-    #fillActions() {
+    // Shows the buttons that apply now.
+    fillActions() {
         const {node, list} = this;
         if (list.answerOf(node)) {
+            this.panel?.close();
             this.actions.replaceChildren();
             return;
         }
@@ -185,10 +201,31 @@ class MessageView {
             if (node.state !== "failed") {
                 parts.push(iconButton("again", "Regenerate", () => list.act("regenerate", node)));
             }
+            if (node.content.trim()) {
+                parts.push(iconButton("percent", "Token probabilities", () => this.#showProbs()));
+            }
+            if (canContinue(node) && path(list.conversation).at(-1) === node) {
+                parts.push(el("button", {type: "button", class: "plain small",
+                                         onclick: () => list.act("continue", node)}, "Continue"));
+            }
             parts.push(el("span", {class: "facts"},
                           ...factsOf(node).map((fact) => el("span", {}, fact))));
         }
         this.actions.replaceChildren(...parts);
+    }
+
+    #showProbs() {
+        if (this.panel) {
+            this.panel.close();
+            return;
+        }
+        this.panel = new ProbabilityPanel(
+            (signal) => tokensOf(this.list.conversation, this.node, this.list.settings, signal),
+            () => {
+                this.panel = null;
+                this.probs.replaceChildren();
+            });
+        this.probs.replaceChildren(this.panel.root);
     }
 
     // Turns a user message into a text box; calls save(text) if the text changed.
@@ -208,12 +245,12 @@ class MessageView {
         const done = () => {
             const text = area.value.trim();
             close();
-            if (text) {
+            if (text || this.node.attachments?.length) {
                 save(text);
             }
         };
         area.addEventListener("keydown", (event) => {
-            if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+            if (isEnterToSend(event)) {
                 event.preventDefault();
                 done();
             } else if (event.key === "Escape") {
@@ -238,9 +275,9 @@ export class MessageList {
     #views = new Map();
 
     // act(name, node) performs a user action on a message; answerOf(node) returns the Answer that
-    // currently fills it, if any.
-    constructor({act, answerOf}) {
-        Object.assign(this, {act, answerOf});
+    // currently fills it, if any; settings are those of the page.
+    constructor({act, answerOf, settings}) {
+        Object.assign(this, {act, answerOf, settings});
         this.root = byId("messages");
     }
 
@@ -257,11 +294,20 @@ export class MessageList {
             items.push(view.item);
         }
         this.root.replaceChildren(...items);
+        old.forEach((view, id) => this.#views.has(id) && view.fillActions());
         byId("empty").hidden = items.length > 0;
     }
 
     update(node) {
         this.#views.get(node.id)?.update();
+    }
+
+    // Scrolls to a message and gives it the focus.
+    reveal(node) {
+        const item = this.#views.get(node.id)?.item;
+        item?.setAttribute("tabindex", "-1");
+        item?.scrollIntoView({block: "center"});
+        item?.focus({preventScroll: true});
     }
 
     edit(node, save) {

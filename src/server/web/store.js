@@ -4,9 +4,11 @@
 // message or asking for another answer adds a sibling. `chosen` names the shown child
 // of each parent; the model gets the path from the root through the chosen children.
 
+import {withAttachments} from "./attach.js";
+
 const PREFIX = "flashmoe.";
 const CONVERSATION = `${PREFIX}conversation.`;
-const ROOT = "root";
+export const ROOT = "root";
 
 // Without storage (private windows of some browsers) everything is lost with the page.
 const memory = new Map();
@@ -56,7 +58,7 @@ export const currentSave = (id) => storage.setItem(`${PREFIX}current`, id);
 
 // ---- conversations ----------------------------------------------------------------------------
 
-function newId() {
+export function newId() {
     const bytes = crypto.getRandomValues(new Uint8Array(9));
     return Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
 }
@@ -139,6 +141,14 @@ export function choose(conversation, node) {
     conversation.chosen[node.parent ?? ROOT] = node.id;
 }
 
+// Chooses the versions that lead to a message.
+export function chooseUpTo(conversation, node) {
+    const nodes = new Map(conversation.nodes.map((n) => [n.id, n]));
+    for (let at = node, n = 0; at && n <= nodes.size; at = nodes.get(at.parent), n++) {
+        choose(conversation, at);
+    }
+}
+
 // Adds a message below a parent (null: at the root) and chooses it.
 export function add(conversation, parent, fields) {
     const node = {id: newId(), parent: parent?.id ?? null, created: Date.now(), content: "",
@@ -147,7 +157,7 @@ export function add(conversation, parent, fields) {
     choose(conversation, node);
     conversation.updated = node.created;
     if (!conversation.title && node.role === "user") {
-        const line = node.content.trim().split("\n", 1)[0];
+        const line = node.content.trim().split("\n", 1)[0] || node.attachments?.[0]?.name || "";
         const characters = Array.from(line);
         conversation.title = characters.length > 60 ? `${characters.slice(0, 59).join("")}…` : line;
     }
@@ -163,11 +173,21 @@ export function requestMessages(conversation, answer, system) {
             break;
         }
         if (node.role === "user") {
-            messages.push({role: "user", content: node.content});
+            messages.push({role: "user", content: withAttachments(node.content, node.attachments)});
         } else if (node.content) {
-            messages.push({role: "assistant", content: node.content,
-                           ...(node.reasoning ? {reasoning_content: node.reasoning} : {})});
+            messages.push(assistantMessage(node));
         }
     }
     return messages;
+}
+
+// Returns an answer as a message. One that ended while the model was thinking has an open <think>,
+// which the server continues as reasoning.
+export function assistantMessage({content, reasoning}) {
+    const text = content.trimEnd();
+    if (!text) {
+        return {role: "assistant", content: `<think>\n${reasoning.trim()}`};
+    }
+    return {role: "assistant", content: text,
+            ...(reasoning ? {reasoning_content: reasoning} : {})};
 }
