@@ -180,7 +180,7 @@ const struct command cmd_chat = {
     .groups = (const struct option_group *const[]){&group_prefix, &group_chat, &group_answer,
                                                    &group_sampling, &group_engine,
                                                    &group_ranks, &group_context,
-                                                   &group_messages,
+                                                   &group_wrap, &group_messages,
                                                    &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe chat", "Chat with the bundled nano model"},

@@ -26,6 +26,7 @@ extern const struct option_group group_shape;    /* experts, used, layers, token
 extern const struct option_group group_trace;    /* trace */
 extern const struct option_group group_json;     /* json */
 extern const struct option_group group_messages; /* quiet, verbose */
+extern const struct option_group group_wrap;     /* no-wrap */
 extern const struct option_group group_help;     /* help; part of every command */
 
 extern const char operand_model_help[];
@@ -35,6 +36,10 @@ extern const char option_pin_help[], option_cpu_help[];
  * is FLASHMOE_MODEL, else the bundled nano model. "nano" stands for the bundled model; it is
  * returned as it is when that model is not installed. The string lives as long as the program. */
 const char *app_model_path(const struct args *args);
+
+/* Checks, for a command whose MODEL has a default, that the default can be found. The message says
+ * where it was looked for. */
+int app_model_check(const struct args *args, struct fm_error *err);
 
 struct app_model_options {
     unsigned n_context, n_marks; /* as in fm_model_options */
