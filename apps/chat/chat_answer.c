@@ -276,7 +276,8 @@ bool chat_answer(struct chat *chat)
 {
     struct fm_error err = {0};
     struct answer a = {.chat = chat, .screen = {.is_terminal = chat->is_terminal,
-                                                .is_quiet = chat->is_quiet}};
+                                                .is_quiet = chat->is_quiet,
+                                                .wraps = !args_flag(chat->args, "no-wrap")}};
     int32_t *ids = NULL;
     size_t n_ids = 0;
     interrupt_forget();

@@ -12,6 +12,8 @@ static void set_dim(struct answer_screen *s, bool is_dim)
         return;
     s->is_dim = is_dim;
     s->shown = (struct foreign_text){0};
+    (void)out_wrapped_end(&s->wrap);
+    s->wrap = (struct wrap){0};
     if (s->is_line_open)
         (void)out_text("\n\n", 2);
     s->is_line_open = false;
@@ -43,7 +45,8 @@ bool answer_screen_show(struct answer_screen *s, bool is_reasoning, const char *
     }
     end_note(s);
     set_dim(s, is_reasoning);
-    const bool ok = out_foreign(&s->shown, text, bytes);
+    const bool ok = s->is_terminal && s->wraps ? out_wrapped(&s->shown, &s->wrap, text, bytes)
+                                               : out_foreign(&s->shown, text, bytes);
     s->is_line_open = !s->shown.ends_line;
     return ok;
 }
@@ -51,5 +54,6 @@ bool answer_screen_show(struct answer_screen *s, bool is_reasoning, const char *
 void answer_screen_end(struct answer_screen *s)
 {
     end_note(s);
+    (void)out_wrapped_end(&s->wrap);
     set_dim(s, false);
 }

@@ -10,16 +10,19 @@
 #include <stddef.h>
 
 #include "apps/cli/foreign_text.h"
+#include "apps/cli/wrap.h"
 
 #define SCREEN_DIM "\033[2m"
 #define SCREEN_NORMAL "\033[0m"
 
-struct answer_screen { /* set the first two, the rest to zeros */
+struct answer_screen { /* set the first three, the rest to zeros */
     bool is_terminal, is_quiet;
+    bool wraps; /* breaks lines between words, on a terminal */
     bool is_dim;
     bool is_line_open; /* the text on standard output does not end with a newline */
     bool is_note_open; /* nor does that on standard error */
     struct foreign_text shown, noted; /* state of standard output and standard error */
+    struct wrap wrap;
 };
 
 /* Shows a piece of the answer. Returns false when standard output can no longer be written. */

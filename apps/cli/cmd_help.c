@@ -4,6 +4,7 @@
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
 #include "apps/cli/docs.h"
+#include "apps/cli/other_tools.h"
 #include "apps/cli/term.h"
 
 /* ---- help ------------------------------------------------------------------------------ */
@@ -17,6 +18,21 @@ static void print_formats(void)
     for (unsigned i = 0; fm_number_format(i, &format); i++)
         (void)printf("  %-18s%c %8.4g\n", format.name, format.can_be_made ? '*' : ' ',
                      format.bits_per_weight);
+}
+
+/* Prints the options of other tools: those that are accepted, then what to use instead. */
+static void print_flags(void)
+{
+    (void)printf("Options of llama.cpp, Ollama, mlx-lm and vLLM. These are accepted by the "
+                 "commands\nthat have the option on the right:\n\n");
+    for (const struct other_option *other = other_options; other->spellings != NULL; other++)
+        if (other->answer == NULL)
+            (void)printf("  %-55s %s%s\n", other->spellings,
+                         strcmp(other->ours, OTHER_MODEL) == 0 ? "" : "--", other->ours);
+    (void)printf("\nThese are answered with what to use instead:\n");
+    for (const struct other_option *other = other_options; other->spellings != NULL; other++)
+        if (other->answer != NULL)
+            (void)printf("\n  %s\n      %s\n", other->spellings, other->answer);
 }
 
 static int say_unexpected(const struct args *args, size_t i, const char *after)
@@ -37,10 +53,14 @@ static int run_help(const struct args *args)
         return STATUS_OK;
     }
     const char *first = args_operand(args, 0);
-    if (strcmp(first, "formats") == 0) {
+    const bool is_flags = strcmp(first, "flags") == 0;
+    if (is_flags || strcmp(first, "formats") == 0) {
         if (args->n_operands > 1)
             return say_unexpected(args, 1, first);
-        print_formats();
+        if (is_flags)
+            print_flags();
+        else
+            print_formats();
         return STATUS_OK;
     }
     if (args->n_operands == 1 && command_is_group(command_list, first)) {
@@ -72,13 +92,15 @@ const struct command cmd_help = {
     .summary = "Explain a command",
     .operands = (const struct operand[]){{.name = "COMMAND", .is_optional = true,
                                           .is_command = true, .is_many = true,
-                                          .help = "The command to explain (one or two words), or "
-                                                  "'formats'"},
+                                          .help = "The command to explain (one or two words), "
+                                                  "'formats', or 'flags' for options of other "
+                                                  "tools"},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_man, &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe help run", "All options of 'flashmoe run'"},
         {"flashmoe help formats", "The number formats of weights"},
+        {"flashmoe help flags", "What becomes of llama.cpp's, Ollama's and mlx-lm's options"},
         {"flashmoe help --man | man -l -", "Read the manual page"},
         {NULL, NULL}},
     .run = run_help,

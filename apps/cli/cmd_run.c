@@ -12,8 +12,9 @@
 #include "apps/cli/disk_report.h"
 #include "apps/cli/gpu_report.h"
 #include "apps/cli/interrupt.h"
-#include "apps/cli/speed_report.h"
 #include "apps/cli/prefix_options.h"
+#include "apps/cli/question.h"
+#include "apps/cli/speed_report.h"
 #include "apps/bench/profile.h"
 #include "apps/bench/route_trace.h"
 #include "apps/cli/sampling_options.h"
@@ -665,17 +666,19 @@ static int run_run(const struct args *args)
     struct run run = {.args = args, .is_json = args_flag(args, "json"),
                       .is_quiet = args_flag(args, "quiet"), .stop_string = -1};
     run.screen = (struct answer_screen){.is_terminal = isatty(STDOUT_FILENO) != 0,
-                                        .is_quiet = run.is_quiet};
+                                        .is_quiet = run.is_quiet,
+                                        .wraps = !args_flag(args, "no-wrap")};
     char *text = NULL;
     size_t text_bytes = 0;
-    int rc = prompt_read(args, &text, &text_bytes, &err);
+    int rc = question_read(args, &text, &text_bytes, &err);
     if (rc != 0)
         return say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
-    if (!args_given(args, "prompt") && text_bytes > 0 && text[text_bytes - 1] == '\n')
+    if (!args_given(args, "prompt") && args_operand(args, 1) == NULL && text_bytes > 0 &&
+        text[text_bytes - 1] == '\n')
         text[--text_bytes] = '\0';
     if (text_bytes == 0) {
         mem_free(text);
-        say("the prompt is empty; use -p TEXT, -f FILE or standard input");
+        say("the prompt is empty; give a QUESTION, -p TEXT, -f FILE or standard input");
         return STATUS_USAGE;
     }
     interrupt_install();
@@ -705,7 +708,8 @@ static int run_run(const struct args *args)
 
 static const struct option prompt_options[] = {
     {.name = "prompt", .letter = 'p', .kind = OPTION_STRING, .metavar = "TEXT", .excludes = "file",
-     .help = "The prompt. Without -p and -f it is read from standard input"},
+     .help = "The prompt, like QUESTION. Standard input, unless it is a terminal, comes before it "
+             "as context. Without a question and -f, it is the prompt"},
     {.name = "file", .letter = 'f', .kind = OPTION_PATH, .metavar = "FILE",
      .help = "Read the prompt from a file; drops one trailing newline"},
     {.name = "raw", .kind = OPTION_FLAG,
@@ -759,18 +763,24 @@ const struct command cmd_run = {
         "speed, hit rate, bytes read, memory, the seed and a hash of all logits.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
+                                         {.name = "QUESTION", .is_optional = true,
+                                          .is_question = true,
+                                          .help = "The prompt. A single word that could also be "
+                                                  "the name of a model is refused; then use -p"},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_prompt, &group_prefix, &group_answer,
                                                    &group_sampling,
                                                    &group_engine,
                                                    &group_ranks, &group_context,
                                                    &group_routes, &group_trace, &group_stats,
-                                                   &group_profile, &group_json, &group_messages,
-                                                   &group_help, NULL},
+                                                   &group_profile, &group_json, &group_wrap,
+                                                   &group_messages, &group_help, NULL},
     .examples = (const struct example[]){
-        {"flashmoe run -p \"Write a story about a robot who loves music.\"",
+        {"flashmoe run \"Write a story about a robot who loves music.\"",
          "Use the bundled nano model"},
-        {"flashmoe run MODEL -p \"What is the Moon?\"", "Ask one question"},
+        {"flashmoe run MODEL \"What is the Moon?\"", "Ask one question"},
+        {"git diff | flashmoe run MODEL \"Write a commit message.\"",
+         "Ask about what another program writes"},
         {"flashmoe run MODEL --memory 8G -n 100 --seed 7 < question.txt",
          "Read the prompt from a file, use at most 8 GiB, and make the answer reproducible"},
         {"flashmoe run MODEL --json --greedy -p Hello | jq -r .text",

@@ -9,6 +9,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/path.h"
 #include "base/plat_dir.h"
 #include "apps/cli/cluster.h"
 #include "apps/cli/engine_words.h"
@@ -157,6 +158,13 @@ static const struct option message_options[] = {
     {.name = NULL},
 };
 
+static const struct option wrap_options[] = {
+    {.name = "no-wrap", .kind = OPTION_FLAG,
+     .help = "Let the terminal break lines, also within words. Otherwise answers break between "
+             "words at its edge; nothing changes in a file or a pipe"},
+    {.name = NULL},
+};
+
 static const struct option shape_options[] = {
     {.name = "experts", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_EXPERTS,
      .shown = "from the trace, or 128", .help = "Experts per layer"},
@@ -183,6 +191,7 @@ const struct option_group group_shape = {"Shape", shape_options};
 const struct option_group group_trace = {"Routing", trace_options};
 const struct option_group group_json = {"Output", json_options};
 const struct option_group group_messages = {"Output", message_options};
+const struct option_group group_wrap = {"Output", wrap_options};
 const struct option_group group_help = {"Output", help_options};
 
 /* ---- models ---------------------------------------------------------------------------- */
@@ -208,20 +217,65 @@ static void say_plan(const struct fm_model *model)
         stats.prefill_chunk, stats.n_threads, gpu_report_cpu_level(&stats));
 }
 
-/* Where an installed program, or one in its build folder, finds the bundled model. */
-static const char *find_nano(void)
+/* Where an installed program, or one in its build folder, finds the bundled model. Writes the i-th
+ * place. Returns false when there are no more. */
+static bool nano_place(size_t i, char path[LIMIT_PATH_BYTES])
 {
     static const char *const places[] = {"../share/flashmoe/nano.fmoe", "../models/nano.fmoe"};
-    static char path[LIMIT_PATH_BYTES];
     char dir[LIMIT_PATH_BYTES / 2];
-    if (!plat_program_dir(dir, sizeof dir))
-        return NULL;
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        (void)snprintf(path, sizeof path, "%s/%s", dir, places[i]);
+    if (i >= sizeof places / sizeof places[0] || !plat_program_dir(dir, sizeof dir))
+        return false;
+    (void)snprintf(path, LIMIT_PATH_BYTES, "%s/%s", dir, places[i]);
+    return true;
+}
+
+static const char *find_nano(void)
+{
+    static char path[LIMIT_PATH_BYTES];
+    for (size_t i = 0; nano_place(i, path); i++)
         if (plat_file_exists(path))
             return path;
-    }
     return NULL;
+}
+
+/* Returns FLASHMOE_MODEL, or NULL if it is not set or empty. */
+static const char *model_variable(void)
+{
+    const char *given = getenv("FLASHMOE_MODEL");
+    return given != NULL && given[0] != '\0' ? given : NULL;
+}
+
+static int no_bundled_model(bool is_default, struct fm_error *err)
+{
+    char first[LIMIT_PATH_BYTES] = "", second[LIMIT_PATH_BYTES] = "";
+    (void)nano_place(0, first);
+    (void)nano_place(1, second);
+    return err_set(err, FM_ERR_ARG, "%sthe bundled model is neither '%.300s' nor '%.300s'. Give "
+                   "the path of a model, set FLASHMOE_MODEL to one, or download one with 'flashmoe "
+                   "pull ORG/NAME'; 'flashmoe list' shows those that were pulled",
+                   is_default ? "no MODEL was given, and " : "", first, second);
+}
+
+int app_model_check(const struct args *args, struct fm_error *err)
+{
+    static char path[LIMIT_PATH_BYTES];
+    const struct operand *operand = &args->command->operands[0];
+    const char *given = args_operand(args, 0);
+    /* Other commands have a MODEL without a default. */
+    const bool has_default = operand->name != NULL && operand->help == operand_model_help;
+    if (!has_default)
+        return 0;
+    const bool is_default = given == NULL && model_variable() == NULL;
+    if (given != NULL || is_default)
+        return (is_default || strcmp(given, "nano") == 0) && !plat_file_exists("nano") &&
+                       find_nano() == NULL
+                   ? no_bundled_model(is_default, err)
+                   : 0;
+    int rc = store_resolve(model_variable(), path, &given, err);
+    if (rc == 0 && !plat_file_exists(given) && strcmp(given, "nano") != 0)
+        rc = err_set(err, FM_ERR_ARG, "there is no file '%s'; correct or unset the variable, or "
+                     "give a MODEL", given);
+    return rc != 0 ? err_wrap(err, rc, "FLASHMOE_MODEL") : 0;
 }
 
 const char *app_model_path(const struct args *args)
@@ -229,13 +283,30 @@ const char *app_model_path(const struct args *args)
     static char path[LIMIT_PATH_BYTES];
     const char *given = args_operand(args, 0); /* main has replaced a pulled model's name */
     if (given == NULL)
-        given = getenv("FLASHMOE_MODEL");
+        given = model_variable();
     if (given != NULL)
-        (void)store_resolve(given, path, &given, NULL); /* opening an unknown one fails */
+        (void)store_resolve(given, path, &given, NULL); /* main has checked it */
     if (given == NULL)
         given = "nano";
     const char *nano = strcmp(given, "nano") == 0 && !plat_file_exists(given) ? find_nano() : NULL;
     return nano != NULL ? nano : given;
+}
+
+void app_model_name(const char *path, char name[APP_NAME_BYTES])
+{
+    char real[LIMIT_PATH_BYTES], folder[LIMIT_PATH_BYTES], repo[LIMIT_PATH_BYTES];
+    const char *from = plat_real_path(path, real) ? real : path, *base = path_base(from);
+    /* models--ORG--NAME/snapshots/COMMIT */
+    path_folder(from, folder);
+    path_folder(folder, repo);
+    const char *org = strcmp(path_base(folder), "snapshots") == 0 &&
+                              strncmp(path_base(repo), "models--", 8) == 0
+                          ? strstr(path_base(repo) + 8, "--")
+                          : NULL;
+    (void)snprintf(name, APP_NAME_BYTES, "%.127s", org != NULL ? org + 2 : base);
+    char *dot = strrchr(name, '.');
+    if (dot != NULL && dot != name && (strcmp(dot, ".fmoe") == 0 || strcmp(dot, ".gguf") == 0))
+        *dot = '\0';
 }
 
 /* Hashes a model's path (FNV-1a) for use in a file name. */

@@ -26,6 +26,7 @@ extern const struct option_group group_shape;    /* experts, used, layers, token
 extern const struct option_group group_trace;    /* trace */
 extern const struct option_group group_json;     /* json */
 extern const struct option_group group_messages; /* quiet, verbose */
+extern const struct option_group group_wrap;     /* no-wrap */
 extern const struct option_group group_help;     /* help; part of every command */
 
 extern const char operand_model_help[];
@@ -35,6 +36,15 @@ extern const char option_pin_help[], option_cpu_help[];
  * is FLASHMOE_MODEL, else the bundled nano model. "nano" stands for the bundled model; it is
  * returned as it is when that model is not installed. The string lives as long as the program. */
 const char *app_model_path(const struct args *args);
+
+/* Writes the name of a model: its file's or folder's name without .fmoe or .gguf; in the cache of
+ * huggingface_hub, the model's name there. */
+#define APP_NAME_BYTES 128
+void app_model_name(const char *path, char name[APP_NAME_BYTES]);
+
+/* Checks, for a command whose MODEL has a default, that the default can be found. The message says
+ * where it was looked for. */
+int app_model_check(const struct args *args, struct fm_error *err);
 
 struct app_model_options {
     unsigned n_context, n_marks; /* as in fm_model_options */

@@ -221,7 +221,9 @@ static void zsh_arguments(FILE *out, const struct command *const *commands, size
     for (const struct operand *operand = commands[i]->operands; operand->name != NULL; operand++) {
         const char *source = operand_source(operand);
         fprintf(out, " \\\n            ':%s:", operand->name);
-        if (is_function(source)) {
+        if (operand->is_question) {
+            fprintf(out, " '"); /* nothing completes a question */
+        } else if (is_function(source)) {
             fprintf(out, strcmp(source, "file") == 0 ? "_files'" : "_flashmoe_%ss'", source);
         } else {
             fputc('(', out);

@@ -149,10 +149,11 @@ void docs_overview(FILE *out, const struct command *const *commands)
         fprintf(out, "  %-13s  %s\n", commands[i]->name, commands[i]->summary);
     fprintf(out,
             "\nTry the bundled model first:\n"
-            "  flashmoe run -p \"Write a story about a robot who loves music.\"\n"
+            "  flashmoe run \"Write a story about a robot who loves music.\"\n"
             "MODEL is a GGUF file, a packed model, or a Hugging Face or MLX directory:\n"
             "  flashmoe inspect MODEL\n"
-            "  flashmoe run MODEL -p \"What is the Moon?\"\n"
+            "  flashmoe run MODEL \"What is the Moon?\"\n"
+            "  flashmoe chat MODEL\n"
             "\n'flashmoe help COMMAND' explains a command; 'flashmoe --version' prints the "
             "version.\n");
 }

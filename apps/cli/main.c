@@ -8,6 +8,7 @@
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
 #include "apps/cli/docs.h"
+#include "apps/cli/question.h"
 #include "flashmoe_lab.h"
 #include "apps/cli/term.h"
 #include "apps/pull/store.h"
@@ -45,12 +46,12 @@ static int check_level(const struct args *args, struct fm_error *err)
 static int find_models(struct args *args, struct fm_error *err)
 {
     static char path[LIMIT_PATH_BYTES];
-    int rc = 0;
+    int rc = app_model_check(args, err);
     for (size_t i = 0; rc == 0 && i < args->n_operands; i++) {
         const struct operand *operand = &args->command->operands[i];
         if (operand->name == NULL)
             break;
-        if (operand_is_model(operand))
+        if (operand_is_model(operand) && args->operands[i] != NULL)
             rc = store_resolve(args->operands[i], path, &args->operands[i], err);
         if (operand->is_many)
             break;
@@ -82,6 +83,8 @@ static int run_command(int argc, char **argv)
         docs_help(stdout, command);
         return STATUS_OK;
     }
+    if (question_split(&args, &err) != 0)
+        return refuse(&err, STATUS_USAGE);
     if (find_models(&args, &err) != 0)
         return refuse(&err, STATUS_FAILED);
     int rc = check_level(&args, &err);

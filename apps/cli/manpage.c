@@ -1,8 +1,10 @@
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "apps/cli/docs.h"
+#include "apps/cli/other_tools.h"
 #include "flashmoe.h"
 
 /* Writes text within a line, with all troff characters escaped. */
@@ -157,6 +159,32 @@ static const char man_description[] =
     "directory. Options and arguments may be given in any order; -- ends the options. "
     "--name value and --name=value mean the same.";
 
+/* Options of other tools, and what becomes of them. */
+static void put_others(FILE *out)
+{
+    fprintf(out, ".SH OPTIONS OF OTHER TOOLS\nOptions of llama.cpp, Ollama, mlx\\-lm and vLLM are "
+                 "accepted where an option here\nmeans the same. Others are refused with a "
+                 "message that says what to use instead.\n");
+    for (const struct other_option *other = other_options; other->spellings != NULL; other++) {
+        fprintf(out, ".TP\n.B ");
+        put_escaped(out, other->spellings);
+        fprintf(out, "\n");
+        if (other->answer != NULL) {
+            char text[256];
+            (void)snprintf(text, sizeof text, "%c%s", toupper((unsigned char)other->answer[0]),
+                           other->answer + 1);
+            put_sentence(out, text);
+        } else if (strcmp(other->ours, OTHER_MODEL) == 0) {
+            fprintf(out, "The MODEL of the command.\n");
+        } else {
+            fprintf(out, "The same as ");
+            put_escaped(out, "--");
+            put_escaped(out, other->ours);
+            fprintf(out, ".\n");
+        }
+    }
+}
+
 static const char man_status[] =
     ".SH EXIT STATUS\n"
     ".TP\n.B 0\nSuccess.\n"
@@ -181,6 +209,7 @@ void docs_man(FILE *out, const struct command *const *commands)
         put_command(out, commands[i]);
     fprintf(out, ".SH SIZES\n");
     put_text(out, docs_sizes);
+    put_others(out);
     fputs(man_status, out);
     put_examples(out, commands);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/plat.h"
+#include "apps/cli/other_tools.h"
 
 /* ---- nearest word ---------------------------------------------------------------------- */
 
@@ -206,15 +207,51 @@ static int values_init(const struct command *command, struct args *args, struct 
     return 0;
 }
 
-static int unknown_option(const struct args *args, const char *shown, const char *name,
-                          struct fm_error *err)
+/* Returns whether the command has what the entry stands for. */
+static bool other_applies(const struct args *args, const struct other_option *other)
+{
+    if (other->ours == NULL)
+        return true;
+    if (strcmp(other->ours, OTHER_MODEL) == 0) {
+        const struct operand *first = &args->command->operands[0];
+        return first->name != NULL && operand_is_model(first);
+    }
+    for (size_t i = 0; i < args->n_values; i++)
+        if (strcmp(args->values[i].option->name, other->ours) == 0)
+            return true;
+    return false;
+}
+
+/* Returns the known spelling closest to --NAME, without the dashes, or NULL. `found` holds it if it
+ * is one of another tool. */
+static const char *nearest_option(const struct args *args, const char *name,
+                                  char found[OTHER_BYTES])
 {
     const char *names[OPTIONS_MAX + 1];
     size_t n = 0;
     for (; n < args->n_values; n++)
         names[n] = args->values[n].option->name;
     names[n] = NULL;
-    const char *nearest = name[0] != '\0' ? nearest_word(name, names) : NULL;
+    const char *nearest = nearest_word(name, names);
+    char spelling[OTHER_BYTES];
+    for (const struct other_option *other = other_options; other->spellings != NULL; other++)
+        for (const char *rest = other->spellings;
+             nearest == NULL && other_option_next(&rest, spelling) > 0;) {
+            const char *const one[] = {spelling + 2, NULL};
+            if (strncmp(spelling, "--", 2) == 0 && other_applies(args, other) &&
+                nearest_word(name, one) != NULL) {
+                (void)snprintf(found, OTHER_BYTES, "%s", spelling + 2);
+                nearest = found;
+            }
+        }
+    return nearest;
+}
+
+static int unknown_option(const struct args *args, const char *shown, const char *name,
+                          struct fm_error *err)
+{
+    char found[OTHER_BYTES];
+    const char *nearest = name[0] != '\0' ? nearest_option(args, name, found) : NULL;
     if (nearest != NULL)
         return err_set(err, FM_ERR_ARG, "unknown option '%s'; did you mean '--%s'?", shown,
                        nearest);
@@ -259,34 +296,97 @@ static int take_value(struct arg_value *value, const char *attached, int argc,
     return value_set(value, attached != NULL ? attached : argv[++*i], err);
 }
 
+/* Takes the value of an option that names the model. */
+static int take_model(struct args *args, const char *attached, int argc, char *const *argv, int *i,
+                      struct fm_error *err)
+{
+    if (attached == NULL && *i + 1 >= argc)
+        return err_set(err, FM_ERR_ARG, "%s needs a value: %s MODEL", argv[*i], argv[*i]);
+    if (args->model != NULL)
+        return err_set(err, FM_ERR_ARG, "the model is given twice: '%s' and '%s'", args->model,
+                       attached != NULL ? attached : argv[*i + 1]);
+    args->model = attached != NULL ? attached : argv[++*i];
+    return 0;
+}
+
+/* Handles an option of another tool, the first `bytes` of argv[*i]. *is_known says that it is one;
+ * otherwise nothing happens. */
+static int parse_other(struct args *args, size_t bytes, const char *attached, int argc,
+                       char *const *argv, int *i, bool *is_known, struct fm_error *err)
+{
+    const char *word = argv[*i];
+    const struct other_option *other = other_option_find(word, bytes);
+    *is_known = other != NULL && other_applies(args, other);
+    if (!*is_known)
+        return 0;
+    if (other->answer != NULL)
+        return err_set(err, FM_ERR_ARG, "%.*s is no option of flashmoe: %s", (int)bytes, word,
+                       other->answer);
+    if (strcmp(other->ours, OTHER_MODEL) == 0)
+        return take_model(args, attached, argc, argv, i, err);
+    return take_value(find_long(args, other->ours, strlen(other->ours)), attached, argc, argv, i,
+                      err);
+}
+
+/* Finds --top_p as --top-p. */
+static struct arg_value *find_underscored(struct args *args, const char *name, size_t name_bytes)
+{
+    char dashed[WORD_BYTES];
+    if (name_bytes >= sizeof dashed)
+        return NULL;
+    for (size_t i = 0; i < name_bytes; i++)
+        dashed[i] = name[i] == '_' ? '-' : name[i];
+    return find_long(args, dashed, name_bytes);
+}
+
 static int parse_long(struct args *args, int argc, char *const *argv, int *i,
                       struct fm_error *err)
 {
     const char *name = argv[*i] + 2;
-    const char *equals = strchr(name, '=');
+    const char *equals = strchr(name, '='), *attached = equals != NULL ? equals + 1 : NULL;
     size_t name_bytes = equals != NULL ? (size_t)(equals - name) : strlen(name);
     struct arg_value *value = find_long(args, name, name_bytes);
+    if (value == NULL)
+        value = find_underscored(args, name, name_bytes);
     if (value != NULL)
-        return take_value(value, equals != NULL ? equals + 1 : NULL, argc, argv, i, err);
+        return take_value(value, attached, argc, argv, i, err);
+    bool is_known;
+    int rc = parse_other(args, name_bytes + 2, attached, argc, argv, i, &is_known, err);
+    if (is_known)
+        return rc;
     char shown[WORD_BYTES + 2];
     (void)snprintf(shown, sizeof shown, "--%.*s", (int)name_bytes, name);
     return unknown_option(args, shown, shown + 2, err);
 }
 
-/* Parses "-n 32", "-n32", and several flags as in "-qv". */
+/* Parses "-n 32", "-n32", and several flags as in "-qv". Words of other tools with one dash, such
+ * as "-ngl", come first. */
 static int parse_letters(struct args *args, int argc, char *const *argv, int *i,
                          struct fm_error *err)
 {
-    for (const char *letter = argv[*i] + 1; *letter != '\0'; letter++) {
+    const char *word = argv[*i];
+    bool is_known = false;
+    int rc = strlen(word) > 2
+                 ? parse_other(args, strlen(word), NULL, argc, argv, i, &is_known, err)
+                 : 0;
+    if (is_known)
+        return rc;
+    for (const char *letter = word + 1; *letter != '\0'; letter++) {
         struct arg_value *value = find_letter(args, *letter);
+        if (value == NULL && letter == word + 1) {
+            rc = parse_other(args, 2, letter[1] != '\0' ? letter + 1 : NULL, argc, argv, i,
+                             &is_known, err);
+            if (is_known)
+                return rc;
+        }
         if (value == NULL) {
             const char shown[] = {'-', *letter, '\0'};
-            bool is_word = letter == argv[*i] + 1 && strlen(letter) > 2;
-            return unknown_option(args, is_word ? argv[*i] : shown, is_word ? letter : "", err);
+            bool is_word = letter == word + 1 && strlen(letter) > 2;
+            return unknown_option(args, is_word ? word : shown, is_word ? letter : "", err);
         }
         bool is_flag = value->option->kind == OPTION_FLAG;
         const char *attached = !is_flag && letter[1] != '\0' ? letter + 1 : NULL;
-        int rc = take_value(value, attached, argc, argv, i, err);
+        rc = take_value(value, attached, argc, argv, i, err);
         if (rc != 0 || !is_flag)
             return rc;
     }
@@ -303,8 +403,29 @@ static int add_operand(struct args *args, const char *word, struct fm_error *err
         args->operands[args->n_operands++] = word;
         return 0;
     }
+    if (n > 0 && args->command->operands[n - 1].is_question)
+        return err_set(err, FM_ERR_ARG, "unexpected argument '%s'; put quotes around the whole "
+                       "question, as in: flashmoe %s \"Why is the sky blue?\"", word,
+                       args->command->name);
     return err_set(err, FM_ERR_ARG, "unexpected argument '%s'; quote a value that contains spaces "
                    "(see 'flashmoe help %s')", word, args->command->name);
+}
+
+/* Puts the model of -m before the operands. */
+static int place_model(struct args *args, struct fm_error *err)
+{
+    if (args->model == NULL)
+        return 0;
+    size_t n = 0;
+    while (args->command->operands[n].name != NULL)
+        n++;
+    if (args->n_operands >= n)
+        return err_set(err, FM_ERR_ARG, "the model is given twice: '%s' and -m '%s'",
+                       args->operands[0], args->model);
+    memmove(args->operands + 1, args->operands, args->n_operands * sizeof args->operands[0]);
+    args->operands[0] = args->model;
+    args->n_operands++;
+    return 0;
 }
 
 /* Returns false also when the command has no such option. */
@@ -381,6 +502,8 @@ int args_parse(const struct command *command, int argc, char *const *argv, struc
             return 0;
         }
     }
+    if (rc == 0)
+        rc = place_model(args, err);
     if (rc == 0)
         rc = check_excludes(args, err);
     if (rc == 0)
@@ -518,10 +641,14 @@ int command_find(const struct command *const *commands, int argc, char *const *a
     words[n] = NULL;
     if (command_is_group(commands, argv[0]))
         return unknown_second_word(commands, argv[0], second, err);
-    const char *nearest = nearest_word(argv[0], words);
+    const char *other = other_command_find(argv[0]);
+    const char *nearest = other != NULL ? other : nearest_word(argv[0], words);
     if (nearest != NULL)
         return err_set(err, FM_ERR_ARG, "unknown command '%s'; did you mean '%s'?", argv[0],
                        nearest);
+    if (strchr(argv[0], ' ') != NULL && !plat_file_exists(argv[0]))
+        return err_set(err, FM_ERR_ARG, "'%s' is not a command; to ask a question: flashmoe run "
+                       "\"%.200s\"", argv[0], argv[0]);
     if (plat_file_exists(argv[0]))
         return err_set(err, FM_ERR_ARG, "'%s' is not a command; to run a model: flashmoe run %s "
                        "-p TEXT", argv[0], argv[0]);

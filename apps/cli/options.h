@@ -53,6 +53,7 @@ struct operand {
     bool is_optional, is_command;
     bool is_many; /* takes all remaining words; must be the last operand */
     bool is_pulled_name; /* the name of a pulled model, not a path */
+    bool is_question;    /* text; a single word may be this or the MODEL before it */
 };
 
 struct example {
@@ -90,11 +91,13 @@ struct args {
     size_t n_values;
     const char *operands[OPERANDS_MAX];
     size_t n_operands;
+    const char *model; /* of -m, as other tools have it; it is also the first operand */
     bool wants_help; /* --help was given; nothing after it was checked */
 };
 
 /* Parses everything after the command's name. Options and operands may come in any order; "--"
- * ends the options. */
+ * ends the options. Options of other tools count where one of ours means the same
+ * (apps/cli/other_tools.h). */
 int args_parse(const struct command *command, int argc, char *const *argv, struct args *args,
                struct fm_error *err);
 

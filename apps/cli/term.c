@@ -277,6 +277,32 @@ bool out_foreign(struct foreign_text *f, const char *text, size_t text_bytes)
     return is_written;
 }
 
+/* Returns the columns of standard output; 0: unknown. */
+static unsigned out_columns(void)
+{
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+bool out_wrapped(struct foreign_text *f, struct wrap *wrap, const char *text, size_t text_bytes)
+{
+    char clean[FOREIGN_BYTES(PIECE_BYTES)], broken[WRAP_BYTES(sizeof clean)];
+    bool is_written = true;
+    wrap_set_columns(wrap, out_columns());
+    for (size_t i = 0; is_written && i < text_bytes; i += PIECE_BYTES) {
+        const size_t n = text_bytes - i < PIECE_BYTES ? text_bytes - i : PIECE_BYTES;
+        const size_t n_clean = foreign_clean(f, text + i, n, clean);
+        is_written = out_text(broken, wrap_text(wrap, clean, n_clean, broken));
+    }
+    return is_written;
+}
+
+bool out_wrapped_end(struct wrap *wrap)
+{
+    char held[WRAP_BYTES(0)];
+    return out_text(held, wrap_flush(wrap, held));
+}
+
 void err_foreign(struct foreign_text *f, const char *text, size_t text_bytes)
 {
     char clean[FOREIGN_BYTES(PIECE_BYTES)];

@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "apps/cli/foreign_text.h"
+#include "apps/cli/wrap.h"
 
 enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2, STATUS_INTERRUPTED = 130 };
 
@@ -66,6 +67,10 @@ bool out_text(const char *text, size_t text_bytes);
 /* Write text of a model or a file; on a terminal, without control sequences. out_foreign writes to
  * standard output, err_foreign to standard error. Use one `f` for the whole text. */
 bool out_foreign(struct foreign_text *f, const char *text, size_t text_bytes);
+/* Like out_foreign, for a terminal, and breaks lines between words at its edge. out_wrapped_end
+ * writes what is still held back. */
+bool out_wrapped(struct foreign_text *f, struct wrap *wrap, const char *text, size_t text_bytes);
+bool out_wrapped_end(struct wrap *wrap);
 void err_foreign(struct foreign_text *f, const char *text, size_t text_bytes);
 /* Returns a file name that is safe to print to standard output; uses `buffer` to clean it. */
 #define NAME_BYTES 1024
