@@ -68,8 +68,13 @@ uninstall:
 	@[ -f build/installed.txt ] || { echo "nothing was installed from this tree"; exit 1; }
 	@while read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done < build/installed.txt
 
+# The files of a release, in build-release (docs/INSTALL.md).
+packages:
+	@sh tools/deps.sh package
+	@packaging/release.sh
+
 clean:
-	rm -rf build build-debug build-asan build-tsan build-fuzz build-mutate
+	rm -rf build-release build build-debug build-asan build-tsan build-fuzz build-mutate
 
 help:
 	@echo "make             build/flashmoe and the libraries, optimised"
@@ -87,7 +92,8 @@ help:
 	@echo "make lint        the house rules only"
 	@echo "make install     PREFIX=/usr/local DESTDIR="
 	@echo "make uninstall   remove what make install wrote"
+	@echo "make packages    the files of a release: .deb, .rpm, static program, sources, checksums"
 	@echo "make clean       remove the build folders"
 	@echo "make, make run and the tests first install the packages that are missing (tools/deps.sh)."
 
-.PHONY: all deps test-deps test-all-deps run test test-all debug asan tsan agents load fuzz mutate lint install uninstall clean help
+.PHONY: all deps test-deps test-all-deps run test test-all debug asan tsan agents load fuzz mutate lint install uninstall packages clean help

@@ -2,7 +2,7 @@
 # program does not need it: without it there is only the processor.
 find_program(FLASHMOE_NVCC nvcc HINTS $ENV{CUDA_PATH}/bin /usr/local/cuda/bin /opt/cuda/bin
              DOC "The CUDA compiler; empty: no GPU")
-if(NOT FLASHMOE_NVCC OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+if(NOT FLASHMOE_NVCC OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux" OR FLASHMOE_STATIC)
     return()
 endif()
 execute_process(COMMAND ${FLASHMOE_NVCC} --version OUTPUT_VARIABLE version ERROR_QUIET)
@@ -34,4 +34,5 @@ add_custom_command(
     COMMENT "Compiling the GPU's kernels"
     VERBATIM)
 add_custom_target(flashmoe_cuda ALL DEPENDS ${FLASHMOE_CUDA_LIBRARY})
-install(PROGRAMS ${FLASHMOE_CUDA_LIBRARY} DESTINATION ${CMAKE_INSTALL_LIBDIR}/flashmoe)
+install(FILES ${FLASHMOE_CUDA_LIBRARY} DESTINATION ${CMAKE_INSTALL_LIBDIR}/flashmoe COMPONENT gpu)
+set(FLASHMOE_HAS_CUDA 1)

@@ -1,7 +1,8 @@
 # The transport over Open MPI in a module of its own, where Open MPI is found. The program does not
 # need it: without it a model runs on one machine.
 option(FLASHMOE_MPI "Build the module for several machines, where Open MPI is found" ON)
-if(NOT FLASHMOE_MPI)
+# The module looks up symbols as only the dynamic linker of Linux shows them (transport_mpi.c).
+if(NOT FLASHMOE_MPI OR FLASHMOE_STATIC OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
     return()
 endif()
 pkg_check_modules(OMPI IMPORTED_TARGET ompi-c)
@@ -15,4 +16,5 @@ target_link_libraries(flashmoe_mpi PRIVATE PkgConfig::OMPI)
 # Nothing of MPI's own headers is ours to warn about, and a sanitizer's runtime is the program's.
 target_compile_options(flashmoe_mpi PRIVATE -Wno-pedantic)
 set_target_properties(flashmoe_mpi PROPERTIES OUTPUT_NAME flashmoe_mpi PREFIX lib SUFFIX .so)
-install(TARGETS flashmoe_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/flashmoe)
+install(TARGETS flashmoe_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/flashmoe COMPONENT cluster)
+set(FLASHMOE_HAS_MPI 1)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs the distribution packages that are missing. Usage: tools/deps.sh build|test|test-all
+# Installs the distribution packages that are missing.
+# Usage: tools/deps.sh build|test|test-all|package
 # Silent, and makes no use of the network, when everything is there.
 #
 #   group  what it is for                         check                  Debian            Homebrew
@@ -28,7 +29,11 @@
 #          its C library                          its stdio.h            libc6-dev-arm64-cross
 #          runs them                              qemu-aarch64           qemu-user
 #
-# test needs what build does, and test-all (`all` above) what test does.
+#   pack   packages (Linux): of Debian            dpkg-shlibdeps         dpkg-dev
+#          of others                              rpmbuild               rpm
+#          the static program                     musl-gcc               musl-tools
+#
+# test and package (`pack` above) need what build does, and test-all (`all`) what test does.
 # Left to the user: clang (make fuzz), mandoc (checks the man page).
 set -eu
 
@@ -91,7 +96,7 @@ need "$(has_library libcurl libcurl4-openssl-dev)" libcurl4-openssl-dev curl "do
 if [ "$system" = Linux ]; then
     need "$(has_library libedit libedit-dev)" libedit-dev - "edited lines in chat"
 fi
-if [ "$group" != build ]; then
+if [ "$group" = test ] || [ "$group" = test-all ]; then
     need "$(has_command python3)" python3 python3 "lint and test scripts"
     need "$(has_module jsonschema)" python3-jsonschema "(pip3 install jsonschema)" \
          "checks answers held to a schema"
@@ -99,7 +104,7 @@ if [ "$group" != build ]; then
     need "$(has_command g++ c++ clang++)" g++ "(xcode-select --install)" "C++ use of the headers"
     need "$(has_command curl)" curl curl "another HTTP client"
 fi
-if [ "$group" != build ] && [ "$system" = Linux ]; then
+if { [ "$group" = test ] || [ "$group" = test-all ]; } && [ "$system" = Linux ]; then
     need "$(has_library ompi-c libopenmpi-dev)" libopenmpi-dev - "models on several machines"
     need "$(has_command mpirun)" openmpi-bin - "starts the processes of a cluster"
 fi
@@ -111,6 +116,11 @@ if [ "$group" = test-all ] && [ "$system" = Linux ]; then
     x86_64) need_other aarch64 aarch64 arm64 ;;
     aarch64) need_other x86_64 x86-64 amd64 ;;
     esac
+fi
+if [ "$group" = package ] && [ "$system" = Linux ]; then
+    need "$(has_command dpkg-shlibdeps)" dpkg-dev - "packages of Debian"
+    need "$(has_command rpmbuild)" rpm - "packages of other distributions"
+    need "$(has_command musl-gcc)" musl-tools - "the static program"
 fi
 [ -z "$missing" ] && exit 0
 

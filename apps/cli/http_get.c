@@ -1,7 +1,6 @@
 #include "apps/cli/http_get.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdint.h>
@@ -14,6 +13,7 @@
 
 #include "base/mem.h"
 #include "base/plat.h"
+#include "base/plat_socket.h"
 
 #define MAX_BYTES ((size_t)1 << 20)
 #define MAX_NS (10 * UINT64_C(1000000000))
@@ -117,12 +117,10 @@ static int connect_one(struct talk *t, const struct addrinfo *to)
 {
     int error = 0;
     socklen_t bytes = sizeof error;
-    t->fd = socket(to->ai_family, to->ai_socktype, to->ai_protocol);
+    t->fd = plat_socket(to->ai_family);
     if (t->fd < 0)
         return errno;
-    if (fcntl(t->fd, F_SETFL, O_NONBLOCK) < 0 || fcntl(t->fd, F_SETFD, FD_CLOEXEC) < 0)
-        error = errno;
-    else if (connect(t->fd, to->ai_addr, to->ai_addrlen) < 0)
+    if (connect(t->fd, to->ai_addr, to->ai_addrlen) < 0)
         error = errno;
     if (error == EINPROGRESS && (error = wait_for(t, POLLOUT)) == 0 &&
         getsockopt(t->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) < 0)
@@ -152,7 +150,7 @@ static int talk_connect(struct talk *t, struct fm_error *err)
 static int talk_send(const struct talk *t, const char *text, size_t bytes, struct fm_error *err)
 {
     while (bytes > 0) {
-        const ssize_t n = send(t->fd, text, bytes, MSG_NOSIGNAL);
+        const ssize_t n = plat_send(t->fd, text, bytes);
         int error = n < 0 ? errno : 0;
         if (error == EAGAIN || error == EINTR)
             error = wait_for(t, POLLOUT);

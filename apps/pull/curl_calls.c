@@ -1,9 +1,27 @@
 #define CURL_CALLS_THEMSELVES
 #include "apps/pull/curl_calls.h"
 
+#ifndef FLASHMOE_CURL_LINKED
 #include <dlfcn.h>
+#endif
 #include <stddef.h>
 #include <string.h>
+
+#ifdef FLASHMOE_CURL_LINKED
+
+struct curl_calls curl_calls = {
+#define CURL_ADDRESS(name) .name = curl_##name,
+    CURL_CALLS(CURL_ADDRESS)
+#undef CURL_ADDRESS
+};
+
+int curl_calls_load(struct fm_error *err)
+{
+    (void)err;
+    return 0;
+}
+
+#else
 
 struct curl_calls curl_calls;
 
@@ -36,3 +54,5 @@ int curl_calls_load(struct fm_error *err)
     }
     return 0;
 }
+
+#endif

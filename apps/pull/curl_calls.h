@@ -1,6 +1,7 @@
 /* libcurl, loaded when something is downloaded. Linked to the program, it and its twenty libraries
- * would take 4 MB and 10 ms of every command. The files that include this use libcurl's functions
- * by their names, once curl_calls_load has succeeded. */
+ * would take 4 MB and 10 ms of every command. A static program cannot load it and has it linked
+ * (FLASHMOE_CURL_LINKED). The files that include this use libcurl's functions by their names, once
+ * curl_calls_load has succeeded. */
 #ifndef FLASHMOE_APPS_PULL_CURL_CALLS_H
 #define FLASHMOE_APPS_PULL_CURL_CALLS_H
 

@@ -116,15 +116,33 @@ static int read_endpoint(struct pull_env *env, struct fm_error *err)
     return 0;
 }
 
+/* Sets the certificates. A library of the system knows where the system keeps them; one that is
+ * linked to the program looks where distributions do. */
+static void find_certificates(struct pull_env *env)
+{
+    static const char *const bundles[] = {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"};
+    for (size_t i = 0; env->ca_bundle == NULL && i < sizeof bundles / sizeof bundles[0]; i++)
+        env->ca_bundle = variable(bundles[i]);
+#ifdef FLASHMOE_CURL_LINKED
+    static const char *const files[] = {
+        "/etc/ssl/certs/ca-certificates.crt", /* Debian, Arch, Alpine, Gentoo */
+        "/etc/pki/tls/certs/ca-bundle.crt",   /* Fedora, RHEL */
+        "/etc/ssl/ca-bundle.pem",             /* SUSE */
+        "/etc/ssl/cert.pem",                  /* Alpine, Void */
+    };
+    for (size_t i = 0; env->ca_bundle == NULL && i < sizeof files / sizeof files[0]; i++)
+        if (plat_file_exists(files[i]))
+            env->ca_bundle = files[i];
+#endif
+}
+
 int pull_env_read(struct pull_env *env, struct fm_error *err)
 {
     if (!pull_env_folders(env))
         return err_set(err, FM_ERR_ARG, "there is no folder for models: HOME is not set; set "
                        "FLASHMOE_MODELS to an absolute path");
     env->is_offline = is_true("HF_HUB_OFFLINE");
-    static const char *const bundles[] = {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"};
-    for (size_t i = 0; env->ca_bundle == NULL && i < sizeof bundles / sizeof bundles[0]; i++)
-        env->ca_bundle = variable(bundles[i]);
+    find_certificates(env);
     int rc = read_endpoint(env, err);
     return rc != 0 ? rc : read_token(env, err);
 }

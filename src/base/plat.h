@@ -120,6 +120,12 @@ int64_t plat_wall_ns(void); /* since 1970, comparable with plat_file_info.mtime_
  * 0 or an errno. */
 int plat_thread_start(pthread_t *thread, void *(*thread_main)(void *), void *arg);
 
+/* Makes a condition that plat_cond_wait can wait for. Close with pthread_cond_destroy. */
+void plat_cond_open(pthread_cond_t *cond);
+/* Waits until plat_now_ns() reaches until_ns; setting the machine's time changes nothing. The lock
+ * must be held. Returns 0, or ETIMEDOUT when the time has passed. */
+int plat_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t until_ns);
+
 /* ---- processors (plat_cpu_posix.c) ------------------------------------------------------- */
 
 #define PLAT_CPUS_MAX 1024

@@ -10,6 +10,7 @@
 
 #ifdef __linux__
 #include <malloc.h>
+#include <sys/sysinfo.h>
 #else
 #include <sys/resource.h>
 #endif
@@ -281,13 +282,18 @@ bool plat_memory_pressure(struct plat_pressure *p)
 uint64_t plat_memory_available(void)
 {
     uint64_t machine = field_in_file("/proc/meminfo", "MemAvailable") * 1024; /* kB */
+    struct sysinfo info; /* a root without /proc; what could be taken from caches is not counted */
+    if (machine == 0 && sysinfo(&info) == 0)
+        machine = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
     uint64_t group = plat_cgroup_left("/proc/self/cgroup", NULL);
     return group < machine ? group : machine;
 }
 
 uint64_t plat_memory_total(void)
 {
-    return field_in_file("/proc/meminfo", "MemTotal") * 1024; /* kB */
+    struct sysinfo info;
+    const uint64_t total = field_in_file("/proc/meminfo", "MemTotal") * 1024; /* kB */
+    return total == 0 && sysinfo(&info) == 0 ? (uint64_t)info.totalram * info.mem_unit : total;
 }
 
 uint64_t plat_resident_bytes(void)

@@ -2,12 +2,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #if defined(__linux__)
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 #endif
 #include <sys/stat.h>
@@ -139,22 +141,39 @@ bool plat_file_exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
-bool plat_program_dir(char *buffer, size_t bytes)
+/* Writes the path of the running program, without links. */
+static bool program_path(char path[PATH_MAX])
 {
 #ifdef __APPLE__
-    uint32_t n = (uint32_t)bytes;
-    if (_NSGetExecutablePath(buffer, &n) != 0)
-        return false;
+    char started[PATH_MAX];
+    uint32_t n = sizeof started;
+    return _NSGetExecutablePath(started, &n) == 0 && realpath(started, path) != NULL;
 #else
-    ssize_t n = readlink("/proc/self/exe", buffer, bytes - 1);
-    if (n <= 0 || (size_t)n >= bytes - 1)
-        return false;
-    buffer[n] = '\0';
+    const ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
+    if (n > 0 && n < PATH_MAX - 1) {
+        path[n] = '\0';
+        return true;
+    }
+#if defined(__linux__)
+    const char *started = (const char *)(uintptr_t)getauxval(AT_EXECFN); /* a root without /proc */
+    return started != NULL && realpath(started, path) != NULL;
+#else
+    return false;
 #endif
-    char *slash = strrchr(buffer, '/');
-    if (slash == NULL)
+#endif
+}
+
+bool plat_program_dir(char *buffer, size_t bytes)
+{
+    char path[PATH_MAX];
+    if (!program_path(path))
         return false;
-    *slash = '\0';
+    const char *slash = strrchr(path, '/');
+    const size_t n = slash != NULL ? (size_t)(slash - path) : bytes;
+    if (n >= bytes)
+        return false;
+    memcpy(buffer, path, n);
+    buffer[n] = '\0';
     return true;
 }
 
@@ -207,4 +226,31 @@ int plat_thread_start(pthread_t *thread, void *(*thread_main)(void *), void *arg
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL); /* cannot fail for a mask that was in
                                                         * effect */
     return rc;
+}
+
+void plat_cond_open(pthread_cond_t *cond)
+{
+#ifdef __APPLE__
+    (void)pthread_cond_init(cond, NULL); /* it waits for relative times */
+#else
+    pthread_condattr_t how; /* these calls cannot fail with valid arguments */
+    (void)pthread_condattr_init(&how);
+    (void)pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(cond, &how);
+    (void)pthread_condattr_destroy(&how);
+#endif
+}
+
+int plat_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t until_ns)
+{
+#ifdef __APPLE__
+    const uint64_t now_ns = plat_now_ns(), left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+    const struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u),
+                                  .tv_nsec = (long)(left_ns % 1000000000u)};
+    return pthread_cond_timedwait_relative_np(cond, lock, &left);
+#else
+    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                                   .tv_nsec = (long)(until_ns % 1000000000u)};
+    return pthread_cond_timedwait(cond, lock, &until);
+#endif
 }

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include "base/plat.h"
+#include "base/plat_socket.h"
 #include "server/http_internal.h"
 #include "server/text_json.h"
 
@@ -140,7 +141,7 @@ void reply_error_at_once(struct request *r)
                         "application/json\r\nContent-Length: %zu\r\n\r\n", r->status,
                         MHD_get_reason_phrase_for(r->status), body.n) &&
         text_buffer_add(&all, text_buffer_text(&body), body.n) &&
-        send(fd, text_buffer_text(&all), all.n, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)all.n)
+        plat_send(fd, text_buffer_text(&all), all.n) == (ssize_t)all.n)
         r->n_sent += body.n;
     if (fd >= 0)
         (void)shutdown(fd, SHUT_WR);

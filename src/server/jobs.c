@@ -527,42 +527,13 @@ static void admit(struct jobs *js)
     }
 }
 
-/* Measures idle time on the monotonic clock, which setting the machine's time does not affect. */
-static void open_has_work(struct jobs *js)
-{
-#ifdef __APPLE__
-    (void)pthread_cond_init(&js->has_work, NULL); /* it waits for relative times */
-#else
-    pthread_condattr_t how; /* these calls cannot fail with valid arguments */
-    (void)pthread_condattr_init(&how);
-    (void)pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&js->has_work, &how);
-    (void)pthread_condattr_destroy(&how);
-#endif
-}
-
-/* Waits with a timeout; returns ETIMEDOUT when it has passed. The lock must be held. */
-static int wait_until(struct jobs *js, uint64_t until_ns)
-{
-#ifdef __APPLE__
-    const uint64_t now_ns = plat_now_ns(), left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
-    const struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u),
-                                  .tv_nsec = (long)(left_ns % 1000000000u)};
-    return pthread_cond_timedwait_relative_np(&js->has_work, &js->lock, &left);
-#else
-    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
-                                   .tv_nsec = (long)(until_ns % 1000000000u)};
-    return pthread_cond_timedwait(&js->has_work, &js->lock, &until);
-#endif
-}
-
 /* Waits for work; returns false after an idle period. The lock must be held. */
 static bool wait_for_work(struct jobs *js)
 {
     const uint64_t until_ns = plat_now_ns() + IDLE_BEFORE_KEEP_NS;
     int rc = 0;
     while (rc == 0 && js->queue_first == NULL && !js->is_stopping)
-        rc = wait_until(js, until_ns);
+        rc = plat_cond_wait(&js->has_work, &js->lock, until_ns);
     return rc != ETIMEDOUT;
 }
 
@@ -576,7 +547,7 @@ static void wait_for_clients(struct jobs *js)
     for (unsigned i = 0; is_held && i < e->n_running; i++)
         is_held = is_behind(js, e->running[i]) && !e->running[i]->is_cancelled;
     if (is_held)
-        (void)wait_until(js, plat_now_ns() + HELD_NS);
+        (void)plat_cond_wait(&js->has_work, &js->lock, plat_now_ns() + HELD_NS);
     unlock(js);
 }
 
@@ -686,7 +657,7 @@ int jobs_open(const struct jobs_options *options, struct jobs **out, struct fm_e
     if (js == NULL)
         return FM_ERR_NOMEM;
     (void)pthread_mutex_init(&js->lock, NULL); /* cannot fail with default attributes */
-    open_has_work(js);
+    plat_cond_open(&js->has_work);
     js->notify = options->notify;
     js->notify_ctx = options->ctx;
     js->account = options->account;

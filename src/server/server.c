@@ -2,7 +2,6 @@
 #include "server/server.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -18,6 +17,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "base/plat_socket.h"
 #include "server/http_internal.h"
 
 #define PING_NS 5000000000u
@@ -339,7 +339,7 @@ static int listen_on(struct server *s, const struct addrinfo *info, struct fm_er
 {
     const struct server_options *o = &s->options;
     const int yes = 1;
-    s->listen_fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    s->listen_fd = plat_socket(info->ai_family);
     if (s->listen_fd < 0)
         return err_set(err, FM_ERR_IO, "cannot create a socket: %s", strerror(errno));
     (void)setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); /* for restarts */
@@ -475,12 +475,8 @@ int server_open(const struct server_options *options, struct server **out, struc
     plat_memory_return_large();
     s->begin_ns = plat_now_ns();
     s->began_s = plat_wall_ns() / 1000000000;
-    int rc = pipe(s->wake) == 0 ? 0 : err_set(err, FM_ERR_IO, "cannot create a pipe: %s",
-                                              strerror(errno));
-    for (int i = 0; rc == 0 && i < 2; i++)
-        if (fcntl(s->wake[i], F_SETFL, O_NONBLOCK) != 0 ||
-            fcntl(s->wake[i], F_SETFD, FD_CLOEXEC) != 0)
-            rc = err_set(err, FM_ERR_IO, "cannot set up a pipe: %s", strerror(errno));
+    int rc = plat_pipe(s->wake) == 0 ? 0 : err_set(err, FM_ERR_IO, "cannot create a pipe: %s",
+                                                   strerror(errno));
     if (rc == 0)
         rc = open_socket(s, err);
     if (rc == 0)

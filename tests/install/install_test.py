@@ -4,6 +4,7 @@ program through pkg-config, the shared and the static library, the man page, the
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,13 @@ def run(*command, **environment):
 
 def install(prefix, **environment):
     run(OPTIONS.cmake, "--install", OPTIONS.build, "--prefix", prefix, **environment)
+
+
+def staged_files(stage, *options):
+    """Returns the paths that are installed below /usr with these options."""
+    run(OPTIONS.cmake, "--install", OPTIONS.build, "--prefix", "/usr", *options, DESTDIR=stage)
+    return ["/" + os.path.relpath(os.path.join(folder, name), stage)
+            for folder, _, names in os.walk(stage) for name in names]
 
 
 def read(*parts):
@@ -139,10 +147,77 @@ class Install(unittest.TestCase):
 
     def test_deployment(self):
         docs = os.path.join(self.prefix, "share", "doc", "flashmoe")
-        self.assertIn("ExecStart=", read(docs, "flashmoe.service"))
         self.assertIn("proxy_buffering off", read(docs, "nginx.conf"))
         self.assertIn("flush_interval -1", read(docs, "Caddyfile"))
         self.assertIn("flashmoe launch claude", read(docs, "DEPLOY.md"))
+
+    def test_nothing_is_missing_and_nothing_else_is_there(self):
+        """The whole tree but the libraries: a file that packages need is not forgotten."""
+        paths = set()
+        for folder, _, names in os.walk(self.prefix):
+            paths |= {os.path.relpath(os.path.join(folder, name), self.prefix) for name in names}
+        libraries = OPTIONS.libdir + "/"
+        nano = os.path.join(os.path.dirname(__file__), "..", "..", "models", "nano.fmoe")
+        expected = {
+            "bin/flashmoe", "share/man/man1/flashmoe.1",
+            "share/bash-completion/completions/flashmoe", "share/zsh/site-functions/_flashmoe",
+            "share/fish/vendor_completions.d/flashmoe.fish",
+            *("include/" + name for name in ("flashmoe.h", "flashmoe_error.h", "flashmoe_lab.h")),
+            *("share/doc/flashmoe/" + name
+              for name in ("Caddyfile", "DEPLOY.md", "nginx.conf", "serve.env")),
+            *("share/flashmoe/nano.fmoe/" + name for name in os.listdir(nano)),
+        }
+        if sys.platform == "linux":
+            expected.add("lib/systemd/system/flashmoe.service")
+        found = {path for path in paths if not path.startswith(libraries)
+                 or path.startswith("lib/systemd/")}
+        self.assertEqual(sorted(found), sorted(expected))
+        self.assertTrue({libraries + "libflashmoe.a", libraries + "pkgconfig/flashmoe.pc"} <= paths)
+
+    def test_components_divide_the_tree(self):
+        """Packages are made of components: each file is in one of them."""
+        whole = staged_files(os.path.join(self.folder.name, "whole"))
+        parts = {}
+        for component in ("program", "library", "development", "gpu", "cluster"):
+            parts[component] = staged_files(os.path.join(self.folder.name, component),
+                                            "--component", component)
+        self.assertEqual(sorted(path for part in parts.values() for path in part), sorted(whole))
+        self.assertIn("/usr/share/flashmoe/nano.fmoe/dense.bin", parts["program"])
+        self.assertEqual([path for path in parts["program"] if "libflashmoe" in path], [])
+        self.assertEqual({os.path.basename(path).split(".")[0] for path in parts["library"]},
+                         {"libflashmoe"})
+
+    @unittest.skipUnless(sys.platform == "linux", "systemd is Linux's")
+    def test_service_starts_the_installed_program(self):
+        stage = os.path.join(self.folder.name, "service")
+        install("/opt/fm", DESTDIR=stage)
+        unit = stage + "/opt/fm/lib/systemd/system/flashmoe.service"
+        text = read(unit)
+        self.assertIn("\nExecStart=/opt/fm/bin/flashmoe serve ", text)
+        self.assertNotIn("@", text.replace("=@", "=").replace("~@", "~"))
+        for line in ("DynamicUser=yes", "ProtectSystem=strict", "NoNewPrivileges=yes",
+                     "EnvironmentFile=-/etc/flashmoe/serve.env"):
+            self.assertIn(line + "\n", text)
+        self.assertNotIn("--host", text) # the default is loopback
+        # Every setting of the example is switched off: it is installed as it is.
+        settings = read(stage, "opt/fm/share/doc/flashmoe/serve.env").splitlines()
+        self.assertEqual([line for line in settings if line and not line.startswith("#")], [])
+        self.check_service(unit)
+
+    def check_service(self, unit):
+        """systemd itself reads the unit and finds it hardened."""
+        if not shutil.which("systemd-analyze"):
+            return
+        moved = os.path.join(self.folder.name, "flashmoe.service")
+        with open(moved, "w", encoding="utf-8") as f:
+            f.write(read(unit).replace("/opt/fm/bin", os.path.join(self.prefix, "bin")))
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", moved],
+                              capture_output=True, text=True)
+        complaints = [line for line in done.stderr.splitlines() if "flashmoe" in line]
+        self.assertEqual(complaints, [])
+        text = run("systemd-analyze", "security", "--offline=true", "--no-pager", moved)
+        exposure = re.search(r"Overall exposure level for \S+: ([0-9.]+)", text)
+        self.assertLessEqual(float(exposure.group(1)), 1.5, text)
 
     def test_only_the_public_header_is_installed(self):
         self.assertEqual(sorted(os.listdir(os.path.join(self.prefix, "include"))),
