@@ -92,7 +92,7 @@ static struct rows row_ends(struct rows rows, size_t at, size_t n, uint8_t to[LA
     memset(to, 0, LANES * SPAN);
     for (unsigned r = 0; r < LANES; r++)
         memcpy(to + r * SPAN, rows.p + r * rows.stride + at, n);
-    return (struct rows){to, SPAN};
+    return (struct rows){to, SPAN, false};
 }
 
 /* A few tokens against a row block. */
