@@ -3,7 +3,9 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/mem.h"
 #include "base/plat.h"
+#include "quant/interleave.h"
 
 /* Bytes that are sampled of the first, middle and last expert of a layer without checksums. */
 #define SAMPLE_BYTES 4096
@@ -59,29 +61,75 @@ int identity_add_config(const struct model *model, uint64_t *hash, struct fm_err
     return 0;
 }
 
-/* Hashes the dense weights as they lie in memory. A model cut into other stages has another hash,
- * so its snapshots are not interchangeable. */
-int identity_add_dense(const struct model *model, uint64_t *hash, struct fm_error *err)
+/* Hashes [at, end) of the dense weights as they lie in memory. */
+static int hash_as_it_lies(const struct model *model, uint64_t at, uint64_t end,
+                           XXH3_state_t *state)
 {
-    XXH3_state_t *state = XXH3_createState();
-    if (state == NULL)
-        return err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
-    (void)XXH3_64bits_reset_withSeed(state, *hash ^ model_identity(model));
-    const uint64_t end = model->dense_bytes - model->mtp_dense_bytes; /* drafts change nothing */
-    uint64_t at = 0;
     while (at < end) {
         char *piece = (char *)model->dense + at;
         const uint64_t n = memory_handy(model->memory, end - at);
         const void *bytes = memory_open(model->memory, piece, n, MEMORY_LOOK);
         if (bytes == NULL)
-            break;
+            return FM_ERR_NOMEM;
         (void)XXH3_64bits_update(state, bytes, n);
         memory_close(model->memory, piece, n);
         at += n;
     }
+    return 0;
+}
+
+/* Hashes a matrix with its rows as they lie in the file. */
+static int hash_by_rows(const struct model *model, const struct weight *w, void *rows,
+                        XXH3_state_t *state)
+{
+    const uint64_t n = INTERLEAVE_ROWS * quant_row_bytes(w->quant, w->n_cols);
+    char *at = (char *)model->dense + ((const char *)w->parts[0] - (const char *)model->dense);
+    for (uint64_t r = 0; r < w->n_rows; r += INTERLEAVE_ROWS, at += n) {
+        const void *bytes = memory_open(model->memory, at, n, MEMORY_LOOK);
+        if (bytes == NULL)
+            return FM_ERR_NOMEM;
+        interleave_restore(w->quant, w->n_cols, bytes, rows);
+        memory_close(model->memory, at, n);
+        (void)XXH3_64bits_update(state, rows, n);
+    }
+    return 0;
+}
+
+static int hash_dense(const struct model *model, void *rows, XXH3_state_t *state)
+{
+    const uint64_t end = model->dense_bytes - model->mtp_dense_bytes; /* drafts change nothing */
+    uint64_t at = 0;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < model->n_turned; i++) {
+        const struct weight *w = &model->turned[i];
+        const uint64_t begin = (uint64_t)((const char *)w->parts[0] - (const char *)model->dense);
+        if (begin < at || begin >= end) /* a matrix with two uses; a draft's */
+            continue;
+        rc = hash_as_it_lies(model, at, begin, state);
+        if (rc == 0)
+            rc = hash_by_rows(model, w, rows, state);
+        at = begin + weight_bytes(w);
+    }
+    return rc != 0 ? rc : hash_as_it_lies(model, at, end, state);
+}
+
+/* Hashes the dense weights as they lie in memory, but with rows as in the file where only this
+ * processor's kernels have them in another order: a snapshot does not depend on the processor. A
+ * model cut into other stages has another hash, so its snapshots are not interchangeable. */
+int identity_add_dense(const struct model *model, uint64_t *hash, struct fm_error *err)
+{
+    void *rows = mem_new(1, INTERLEAVE_BLOCK_BYTES, "rows to hash", err);
+    XXH3_state_t *state = rows != NULL ? XXH3_createState() : NULL;
+    if (state == NULL) {
+        mem_free(rows);
+        return err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
+    }
+    (void)XXH3_64bits_reset_withSeed(state, *hash ^ model_identity(model));
+    const int rc = hash_dense(model, rows, state);
     *hash = XXH3_64bits_digest(state);
     (void)XXH3_freeState(state);
-    return at == end ? 0 : err_set(err, FM_ERR_NOMEM, "out of memory: weights");
+    mem_free(rows);
+    return rc == 0 ? 0 : err_set(err, FM_ERR_NOMEM, "out of memory: weights");
 }
 
 int identity_add_samples(const struct model *model, uint64_t *hash, struct fm_error *err)

@@ -8,6 +8,7 @@
 #include "base/plat.h"
 #include "base/pool.h"
 #include "model/dense_internal.h"
+#include "quant/interleave.h"
 
 /* Reads in flight, and bytes of one read: enough to keep an SSD busy. */
 #define N_READERS 8
@@ -439,6 +440,28 @@ static void prepare_matrices(struct dense_load *load)
     }
 }
 
+static int by_place_in_memory(const void *a, const void *b)
+{
+    const char *x = ((const struct weight *)a)->parts[0], *y = ((const struct weight *)b)->parts[0];
+    return x < y ? -1 : x > y;
+}
+
+/* Keeps a list of the matrices whose order no file has. */
+static int list_turned(struct model *model, const struct dense_plan *plan, struct fm_error *err)
+{
+    model->turned = mem_new(plan->n_products + 1, sizeof *model->turned, "the list of matrices",
+                            err);
+    if (model->turned == NULL)
+        return FM_ERR_NOMEM;
+    for (size_t i = 0; i < plan->n_products; i++) {
+        const struct weight *w = plan->products[i];
+        if (w->is_interleaved && interleave_suits_memory(w->quant, w->n_rows, w->n_cols))
+            model->turned[model->n_turned++] = *w;
+    }
+    qsort(model->turned, model->n_turned, sizeof *model->turned, by_place_in_memory);
+    return 0;
+}
+
 /* ---- copies for the host --------------------------------------------------------------------- */
 
 /* Finds a place for each copy; without a device the weight itself is the copy. The pointers to the
@@ -602,7 +625,9 @@ int model_load_dense(struct model *model, const struct memory *memory, bool chec
     model->dense = memory_make(memory, model->dense_bytes, "the dense weights", err);
     if (model->dense == NULL)
         return FM_ERR_NOMEM;
-    const int rc = load_all(model, &load, &p, err);
+    int rc = load_all(model, &load, &p, err);
+    if (rc == 0)
+        rc = list_turned(model, model->dense_plan, err);
     if (rc != 0)
         return rc;
     dense_plan_free(model->dense_plan);

@@ -279,6 +279,7 @@ void model_close(struct model *model)
         memory_free(model->memory, model->dense);
     mem_free(model->host_copies);
     dense_plan_free(model->dense_plan);
+    mem_free(model->turned);
     source_close(model->source);
     mem_free(model);
 }

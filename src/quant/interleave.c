@@ -15,32 +15,68 @@ bool interleave_suits(const struct quant *quant, uint64_t n_rows, uint64_t n_col
            n_cols <= INTERLEAVE_BLOCK_BYTES / ROWS * 8 / quant->bits;
 }
 
+/* GGUF's blocks hold codes and scales in one part. */
+static bool has_whole_blocks(const struct quant *quant)
+{
+    return quant->codes != QUANT_NO_CODES && quant->n_parts == 1;
+}
+
+bool interleave_suits_memory(const struct quant *quant, uint64_t n_rows, uint64_t n_cols)
+{
+    return has_whole_blocks(quant) && n_rows % ROWS == 0 &&
+           quant_part_row_bytes(quant, 0, n_cols) <= INTERLEAVE_BLOCK_BYTES / ROWS;
+}
+
 /* ---- transposing ------------------------------------------------------------------------------
  * Four by four words, or eight by eight halves, at a time, in vectors that every processor has. */
 
 typedef uint32_t words __attribute__((vector_size(16)));
 typedef uint16_t halves __attribute__((vector_size(16)));
 
-/* Transposes 16 rows of n words into n columns of 16. */
-static void turn_words(const char *from, size_t n, char *to)
+/* Transposes four vectors of four words that are from_step bytes apart, to to_step. */
+static inline void turn_four(const char *from, size_t from_step, char *to, size_t to_step)
 {
-    const size_t row_bytes = n * sizeof(uint32_t);
-    for (size_t i = 0; i + 4 <= n; i += 4)
-        for (size_t r = 0; r < ROWS; r += 4) {
-            words x[4];
-            for (size_t k = 0; k < 4; k++)
-                memcpy(&x[k], from + (r + k) * row_bytes + i * sizeof(uint32_t), sizeof x[k]);
-            const words a = __builtin_shufflevector(x[0], x[2], 0, 4, 1, 5);
-            const words b = __builtin_shufflevector(x[1], x[3], 0, 4, 1, 5);
-            const words c = __builtin_shufflevector(x[0], x[2], 2, 6, 3, 7);
-            const words d = __builtin_shufflevector(x[1], x[3], 2, 6, 3, 7);
-            const words y[4] = {__builtin_shufflevector(a, b, 0, 4, 1, 5),
-                                __builtin_shufflevector(a, b, 2, 6, 3, 7),
-                                __builtin_shufflevector(c, d, 0, 4, 1, 5),
-                                __builtin_shufflevector(c, d, 2, 6, 3, 7)};
-            for (size_t k = 0; k < 4; k++)
-                memcpy(to + ((i + k) * ROWS + r) * sizeof(uint32_t), &y[k], sizeof y[k]);
-        }
+    words x[4];
+    for (size_t k = 0; k < 4; k++)
+        memcpy(&x[k], from + k * from_step, sizeof x[k]);
+    const words a = __builtin_shufflevector(x[0], x[2], 0, 4, 1, 5);
+    const words b = __builtin_shufflevector(x[1], x[3], 0, 4, 1, 5);
+    const words c = __builtin_shufflevector(x[0], x[2], 2, 6, 3, 7);
+    const words d = __builtin_shufflevector(x[1], x[3], 2, 6, 3, 7);
+    const words y[4] = {__builtin_shufflevector(a, b, 0, 4, 1, 5),
+                        __builtin_shufflevector(a, b, 2, 6, 3, 7),
+                        __builtin_shufflevector(c, d, 0, 4, 1, 5),
+                        __builtin_shufflevector(c, d, 2, 6, 3, 7)};
+    for (size_t k = 0; k < 4; k++)
+        memcpy(to + k * to_step, &y[k], sizeof y[k]);
+}
+
+#define WORD sizeof(uint32_t)
+#define COLUMN (ROWS * WORD) /* bytes of one word of each row */
+
+/* Words are turned four at a time. Returns the first of those after i. There are n, at least four;
+ * the last four may overlap those before. */
+static size_t next_four(size_t i, size_t n)
+{
+    return i + 4 < n && i + 8 > n ? n - 4 : i + 4;
+}
+
+/* Transposes 16 rows of n words, row_bytes apart, into n columns of 16. */
+static void turn_words(const char *from, size_t row_bytes, size_t n, char *to)
+{
+    for (size_t i = 0; i < n; i = next_four(i, n))
+        for (size_t r = 0; r < ROWS; r += 4)
+            turn_four(from + r * row_bytes + i * WORD, row_bytes, to + i * COLUMN + r * WORD,
+                      COLUMN);
+}
+
+/* The way back. */
+static void turn_words_back(const char *from, size_t n, char *to, size_t row_bytes)
+{
+    for (size_t i = 0; i < n; i = next_four(i, n))
+        for (size_t r = 0; r < ROWS; r += 4)
+            turn_four(from + i * COLUMN + r * WORD, COLUMN, to + r * row_bytes + i * WORD,
+                      row_bytes);
 }
 
 /* Interleave the low and high halves of two vectors. */
@@ -92,6 +128,65 @@ static void turn_bytes(const char *from, size_t n, char *to)
             to[i * ROWS + r] = from[r * n + i];
 }
 
+/* ---- blocks of GGUF ----------------------------------------------------------------------------
+ * A scale in front of the words, or behind them, is shorter than a word. */
+
+struct units {
+    size_t bytes, head, n_words, tail;
+};
+
+static struct units units_of(const struct quant *quant)
+{
+    const size_t bytes = quant->part_block_bytes[0], odd = bytes % WORD;
+    return (struct units){.bytes = bytes, .head = quant->block == 32 ? odd : 0,
+                          .n_words = bytes / WORD, .tail = quant->block == 32 ? 0 : odd};
+}
+
+/* Copies one unit of one or two bytes of each row. */
+static void copy_odd(const char *from, size_t from_step, char *to, size_t to_step, size_t n)
+{
+    for (size_t r = 0; n == 1 && r < ROWS; r++)
+        to[r * to_step] = from[r * from_step];
+    for (size_t r = 0; n == 2 && r < ROWS; r++)
+        memcpy(to + r * to_step, from + r * from_step, sizeof(uint16_t));
+}
+
+/* Interleaves n_blocks blocks of sixteen rows. */
+static void turn_blocks(struct units u, const char *from, size_t n_blocks, char *to)
+{
+    const size_t row_bytes = n_blocks * u.bytes, tail = u.bytes - u.tail;
+    for (size_t b = 0; b < n_blocks; b++, from += u.bytes, to += ROWS * u.bytes) {
+        copy_odd(from, row_bytes, to, u.head, u.head);
+        turn_words(from + u.head, row_bytes, u.n_words, to + ROWS * u.head);
+        copy_odd(from + tail, row_bytes, to + ROWS * tail, u.tail, u.tail);
+    }
+}
+
+void interleave_restore(const struct quant *quant, uint64_t n_cols, const void *from, void *to)
+{
+    const struct units u = units_of(quant);
+    const size_t row_bytes = (size_t)quant_part_row_bytes(quant, 0, n_cols);
+    const size_t tail = u.bytes - u.tail;
+    const char *source = from;
+    for (char *at = to, *end = at + row_bytes; at < end; at += u.bytes, source += ROWS * u.bytes) {
+        copy_odd(source, u.head, at, row_bytes, u.head);
+        turn_words_back(source + ROWS * u.head, u.n_words, at + u.head, row_bytes);
+        copy_odd(source + ROWS * tail, u.tail, at + tail, row_bytes, u.tail);
+    }
+}
+
+/* Copies the units of row r among sixteen. */
+static void take_blocks(struct units u, const char *from, size_t r, size_t n_blocks, char *to)
+{
+    const size_t tail = u.bytes - u.tail;
+    for (size_t b = 0; b < n_blocks; b++, from += ROWS * u.bytes, to += u.bytes) {
+        memcpy(to, from + r * u.head, u.head);
+        for (size_t i = 0; i < u.n_words; i++)
+            memcpy(to + u.head + i * WORD, from + ROWS * u.head + i * COLUMN + r * WORD, WORD);
+        memcpy(to + tail, from + ROWS * tail + r * u.tail, u.tail);
+    }
+}
+
 /* ---- matrices -------------------------------------------------------------------------------- */
 
 void interleave_part(const struct quant *quant, unsigned part, uint64_t n_cols, void *rows,
@@ -102,8 +197,10 @@ void interleave_part(const struct quant *quant, unsigned part, uint64_t n_cols, 
     for (uint64_t b = 0; b < n_blocks; b++) {
         char *block = (char *)rows + b * ROWS * row_bytes;
         memcpy(before, block, ROWS * row_bytes);
-        if (part == 0)
-            turn_words(before, row_bytes / sizeof(uint32_t), block);
+        if (has_whole_blocks(quant))
+            turn_blocks(units_of(quant), before, (size_t)(n_cols / quant->block), block);
+        else if (part == 0)
+            turn_words(before, row_bytes, row_bytes / WORD, block);
         else if (quant->part_block_bytes[part] == 1)
             turn_bytes(before, row_bytes, block);
         else
@@ -125,6 +222,12 @@ static bool interleave_changes(const struct weight *w)
     return !w->is_interleaved && interleave_suits(w->quant, w->n_rows, w->n_cols);
 }
 
+static bool all_changes(const struct weight *w)
+{
+    return interleave_changes(w) ||
+           (!w->is_interleaved && interleave_suits_memory(w->quant, w->n_rows, w->n_cols));
+}
+
 static void interleave_prepare(const struct weight *w, unsigned part, unsigned n_parts)
 {
     void *parts[QUANT_MAX_PARTS];
@@ -137,10 +240,19 @@ static void interleave_prepare(const struct weight *w, unsigned part, unsigned n
 
 const struct weight_preparer interleave_preparer = {.changes = interleave_changes,
                                                     .prepare = interleave_prepare};
+const struct weight_preparer interleave_all_preparer = {.changes = all_changes,
+                                                        .prepare = interleave_prepare};
 
 void interleave_take_row(const struct weight *w, uint64_t r, void *to, const void *parts[])
 {
     char *at = to;
+    if (has_whole_blocks(w->quant)) {
+        const uint64_t row_bytes = quant_part_row_bytes(w->quant, 0, w->n_cols);
+        take_blocks(units_of(w->quant), (const char *)w->parts[0] + r / ROWS * ROWS * row_bytes,
+                    r % ROWS, w->n_cols / w->quant->block, at);
+        parts[0] = at;
+        return;
+    }
     for (unsigned p = 0; p < w->quant->n_parts; p++) {
         const size_t row_bytes = (size_t)quant_part_row_bytes(w->quant, p, w->n_cols);
         const size_t unit = p == 0 ? sizeof(uint32_t) : w->quant->part_block_bytes[p];

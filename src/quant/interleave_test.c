@@ -41,6 +41,31 @@ static void clear(struct matrix *m)
             free(m->bytes[i][p]);
 }
 
+/* Checks where the units of GGUF's blocks lie, byte by byte, and that rows can be restored. */
+static void check_blocks(const struct matrix *m, size_t row_bytes)
+{
+    const struct quant *quant = m->by_rows.quant;
+    const size_t bytes = quant->part_block_bytes[0], odd = bytes % 4;
+    const size_t head = quant->block == 32 ? odd : 0, n_words = bytes / 4;
+    const char *by_rows = m->bytes[0][0], *side = m->bytes[1][0];
+    for (size_t r = 0; r < ROWS; r++)
+        for (size_t i = 0; i < row_bytes; i++) {
+            const size_t in_block = i % bytes, b = i / bytes;
+            const bool is_word = in_block >= head && in_block < head + 4 * n_words;
+            const size_t unit = is_word ? 4 : odd;
+            const size_t o = is_word ? head + (in_block - head) / 4 * 4
+                                     : in_block < head ? 0 : 4 * n_words;
+            const size_t at = r / 16 * 16 * row_bytes + b * 16 * bytes + 16 * o + r % 16 * unit;
+            assert_int_equal(side[at + in_block - o], by_rows[r * row_bytes + i]);
+        }
+    char *restored = malloc(16 * row_bytes);
+    for (size_t r = 0; r < ROWS; r += 16) {
+        interleave_restore(quant, m->by_rows.n_cols, side + r * row_bytes, restored);
+        assert_memory_equal(restored, by_rows + r * row_bytes, 16 * row_bytes);
+    }
+    free(restored);
+}
+
 /* Checks that every row is found again and that every unit lies where the header says. */
 static void check(const char *format, uint32_t n_cols)
 {
@@ -62,8 +87,11 @@ static void check(const char *format, uint32_t n_cols)
                                 (size_t)quant_part_row_bytes(quant, p, n_cols));
     }
     const size_t row_bytes = (size_t)quant_part_row_bytes(quant, 0, n_cols);
-    assert_memory_equal(m.bytes[1][0] + 16 * row_bytes + (3 * 16 + 5) * 4,
-                        m.bytes[0][0] + 21 * row_bytes + 3 * 4, 4);
+    if (quant->n_parts == 1) {
+        check_blocks(&m, row_bytes);
+    } else
+        assert_memory_equal(m.bytes[1][0] + 16 * row_bytes + (3 * 16 + 5) * 4,
+                            m.bytes[0][0] + 21 * row_bytes + 3 * 4, 4);
     free(row);
     clear(&m);
 }
@@ -81,6 +109,42 @@ static void test_rows_are_found_again(void **state)
     check("affine8-g64", 8192);
     check("int4-g32", 352);
     check("int4-g32-f16", 32);
+}
+
+static void test_blocks_of_gguf(void **state)
+{
+    (void)state;
+    static const char *const formats[] = {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "mxfp4",
+                                          "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k",
+                                          "q6_k"};
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        const struct quant *quant = quant_find(formats[i]);
+        check(formats[i], quant->block);
+        check(formats[i], 2048);
+        check(formats[i], 3 * 256);
+        assert_false(interleave_suits(quant, 16, 2048));
+        assert_true(interleave_suits_memory(quant, 16, 2048));
+        assert_false(interleave_suits_memory(quant, 24, 2048));
+    }
+    assert_true(interleave_suits_memory(quant_find("q4_k"), 16, 14336));
+    assert_false(interleave_suits_memory(quant_find("q4_k"), 16, 14592));
+    assert_false(interleave_suits_memory(quant_find("affine4-g64"), 16, 2048));
+    assert_false(interleave_suits_memory(quant_find("iq3_s"), 16, 2048));
+    assert_false(interleave_suits_memory(quant_find("bf16"), 16, 2048));
+}
+
+/* The processor interleaves all of them, a GPU those of files only; nothing is done twice. */
+static void test_preparers(void **state)
+{
+    (void)state;
+    struct weight w = {.quant = quant_find("q4_k"), .n_rows = 32, .n_cols = 256};
+    assert_true(interleave_all_preparer.changes(&w));
+    assert_false(interleave_preparer.changes(&w));
+    w.is_interleaved = true;
+    assert_false(interleave_all_preparer.changes(&w));
+    w = (struct weight){.quant = quant_find("affine4-g64"), .n_rows = 32, .n_cols = 256};
+    assert_true(interleave_all_preparer.changes(&w));
+    assert_true(interleave_preparer.changes(&w));
 }
 
 static void test_what_suits(void **state)
@@ -101,6 +165,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_are_found_again),
+        cmocka_unit_test(test_blocks_of_gguf),
+        cmocka_unit_test(test_preparers),
         cmocka_unit_test(test_what_suits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

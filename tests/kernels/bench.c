@@ -116,7 +116,8 @@ static void interleave(struct weight *w)
 }
 
 /* Makes as many rows as the memory holds, with one part after the other. Blocks repeat. */
-static void make_weight(const struct machine *m, const struct quant *format, struct weight *w)
+static void make_weight(const struct machine *m, const struct kernels *k,
+                        const struct quant *format, struct weight *w)
 {
     struct pool pool;
     struct rng rng = {1};
@@ -135,7 +136,8 @@ static void make_weight(const struct machine *m, const struct quant *format, str
         at += (bytes + 63) / 64 * 64;
     }
     pool_clear(&pool);
-    if (interleave_suits(format, n_rows, N_COLS))
+    if (interleave_suits(format, n_rows, N_COLS) ||
+        (k->takes_blocks && interleave_suits_memory(format, n_rows, N_COLS)))
         interleave(w);
 }
 
@@ -355,7 +357,7 @@ static void bench_level(const struct bench_options *o, const struct level *level
             struct weight w;
             if (!is_format_chosen(o, quant_at(i)))
                 continue;
-            make_weight(m, quant_at(i), &w);
+            make_weight(m, &k, quant_at(i), &w);
             bench_format(m, &k, &w);
         }
     }

@@ -124,7 +124,9 @@ static struct shape choose_shape(struct check *c)
     s.end = s.begin + n;
     s.n_rows = s.end + (rng_chance(rng, 2) ? 0 : rng_below(rng, 20));
     s.n_rows = s.n_rows > 0 ? s.n_rows : 1;
-    s.is_interleaved = interleave_suits(c->format, INTERLEAVE_ROWS, s.n_cols) && rng_chance(rng, 2);
+    s.is_interleaved = (interleave_suits(c->format, INTERLEAVE_ROWS, s.n_cols) ||
+                        interleave_suits_memory(c->format, INTERLEAVE_ROWS, s.n_cols)) &&
+                       rng_chance(rng, 2);
     if (s.is_interleaved) {
         s.begin = s.begin / INTERLEAVE_ROWS * INTERLEAVE_ROWS;
         s.end = round_to_blocks(s.end);
@@ -137,6 +139,15 @@ static struct shape choose_shape(struct check *c)
     s.y_first = rng_chance(rng, 3) ? s.begin : rng_chance(rng, 2) ? 0 : rng_below(rng, s.begin + 1);
     s.y_stride = s.end - s.y_first + rng_below(rng, 8);
     return s;
+}
+
+static void interleave(struct weight *w)
+{
+    void *parts[QUANT_MAX_PARTS];
+    for (unsigned p = 0; p < w->quant->n_parts; p++)
+        parts[p] = (void *)(uintptr_t)w->parts[p];
+    interleave_blocks(w->quant, w->n_cols, parts, 0, w->n_rows / INTERLEAVE_ROWS);
+    w->is_interleaved = true;
 }
 
 /* Sometimes a few blocks have any bytes, so that some rows are NaN. */
@@ -157,13 +168,22 @@ static void make_weight(struct check *c, const struct shape *s, struct weight *w
             pool_fill(c->pool, BLOCKS_ANY, p, &c->rng, to + rng_below(&c->rng, n) * block_bytes, 1);
         w->parts[p] = to;
     }
-    if (!s->is_interleaved)
-        return;
-    void *parts[QUANT_MAX_PARTS];
-    for (unsigned p = 0; p < format->n_parts; p++)
-        parts[p] = (void *)(uintptr_t)w->parts[p];
-    interleave_blocks(format, s->n_cols, parts, 0, s->n_rows / INTERLEAVE_ROWS);
-    w->is_interleaved = true;
+    if (s->is_interleaved && format->n_parts > 1)
+        interleave(w);
+}
+
+/* Returns the same weight for levels that take blocks of GGUF interleaved: a copy, because the
+ * reference and the other levels have it by rows. */
+static struct weight with_turned_blocks(struct check *c, const struct shape *s,
+                                        const struct weight *w)
+{
+    struct weight turned = *w;
+    if (!s->is_interleaved || w->is_interleaved)
+        return turned;
+    turned.parts[0] = take_input(c, "interleaved weights", weight_bytes(w), 1);
+    memcpy((void *)(uintptr_t)turned.parts[0], w->parts[0], weight_bytes(w));
+    interleave(&turned);
+    return turned;
 }
 
 /* Codes at the ends of their range, where sums of products are largest. */
@@ -232,7 +252,8 @@ void check_matmul(struct check *c)
     const struct shape s = choose_shape(c);
     struct weight w;
     make_weight(c, &s, &w);
-    struct kernel_matmul m = {.w = &w, .begin = s.begin, .end = s.end, .n = s.n,
+    const struct weight turned = with_turned_blocks(c, &s, &w);
+    struct kernel_matmul m = {.begin = s.begin, .end = s.end, .n = s.n,
                               .y_first = s.y_first, .y_stride = s.y_stride};
     if (c->format->codes != QUANT_NO_CODES) {
         make_codes(c, &s, &m.in);
@@ -249,10 +270,12 @@ void check_matmul(struct check *c)
                                    (s.y_rows - 1) * s.y_stride + s.end - s.y_first, 4);
     const unsigned scratch = take_scratch(c, KERNEL_MATMUL_SCRATCH(s.n_cols, s.n), 64);
     const size_t cut = choose_cut(c, &s);
-    describe(c, "rows %zu..%zu..%zu of %zu, %zu columns, %zu tokens%s%s, y from row %zu by %zu",
-             s.begin, cut, s.end, s.n_rows, s.n_cols, s.n, s.has_pick ? ", pick" : "",
+    describe(c, "rows %zu..%zu..%zu of %zu, %zu columns, %zu tokens%s%s%s, y from row %zu by %zu",
+             s.begin, cut, s.end, s.n_rows, s.n_cols, s.n,
+             s.is_interleaved ? ", interleaved" : "", s.has_pick ? ", pick" : "",
              s.has_place ? ", place" : "", s.y_first, s.y_stride);
     EACH_SIDE(c, k) {
+        m.w = k->takes_blocks ? &turned : &w;
         m.y = out(c, y);
         m.scratch = out(c, scratch);
         m.begin = s.begin;

@@ -7,6 +7,7 @@ import faults_engine
 import faults_families
 import faults_gpt_oss
 import faults_guide
+import faults_layout
 import faults_native
 import faults_pull
 import faults_server
@@ -15,6 +16,6 @@ import faults_validate
 
 FAULTS = (faults_cluster.FAULTS + faults_cuda.FAULTS + faults_disks.FAULTS +
           faults_draft.FAULTS + faults_engine.FAULTS + faults_families.FAULTS +
-          faults_gpt_oss.FAULTS + faults_guide.FAULTS + faults_native.FAULTS +
-          faults_pull.FAULTS + faults_server.FAULTS + faults_terminal.FAULTS +
-          faults_validate.FAULTS)
+          faults_gpt_oss.FAULTS + faults_guide.FAULTS + faults_layout.FAULTS +
+          faults_native.FAULTS + faults_pull.FAULTS + faults_server.FAULTS +
+          faults_terminal.FAULTS + faults_validate.FAULTS)

@@ -410,10 +410,11 @@ int backend_cpu_open(const struct backend_options *options, struct backend **out
         return FM_ERR_NOMEM;
     cpu->base.ops = &cpu_ops;
     cpu->base.memory = &memory_host;
-    cpu->base.preparer = &interleave_preparer;
     cpu->base.level = level->name;
     cpu->limits = *options;
     level_kernels(level, &cpu->kernels);
+    cpu->base.preparer = cpu->kernels.takes_blocks ? &interleave_all_preparer
+                                                   : &interleave_preparer;
     struct carver c = {.at = mem_new_aligned(MEM_CACHE_LINE, backend_cpu_scratch_bytes(options),
                                              "the CPU backend's scratch", err)};
     cpu->block = c.at;

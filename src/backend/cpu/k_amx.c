@@ -419,7 +419,7 @@ static void matmul_tiles(const struct kernel_matmul *m)
     tokens.codes = (int8_t *)(tokens.start + n * n_groups);
     if (!m->has_same_inputs)
         gather_tokens(m, &tokens);
-    if (m->w->is_interleaved)
+    if (is_interleaved_apart(m->w))
         tile_interleaved(m, &tokens);
     else
         tile_panels(m, &p, &tokens);
@@ -428,7 +428,7 @@ static void matmul_tiles(const struct kernel_matmul *m)
 
 static void matmul_amx(const struct kernel_matmul *m)
 {
-    const size_t n_few = m->w->is_interleaved ? INTERLEAVED_TOKENS : PANEL_TOKENS - 1;
+    const size_t n_few = is_interleaved_apart(m->w) ? INTERLEAVED_TOKENS : PANEL_TOKENS - 1;
     if (m->w->quant->codes != QUANT_NO_CODES && m->n > n_few)
         matmul_tiles(m);
     else

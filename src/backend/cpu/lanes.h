@@ -55,6 +55,9 @@ static void lanes_init(struct kernels *table)
 {
     table->quantize_row = quantize_row;
     table->matmul = matmul;
+#ifdef LEVEL_HAS_COLUMNS
+    table->takes_blocks = true;
+#endif
     table->n_few = INTERLEAVED_TOKENS;
     table->rms_norm = rms_norm;
     table->rotate = rotate;

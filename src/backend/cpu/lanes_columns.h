@@ -12,6 +12,7 @@ struct layout {
     enum quant_codes codes;
     unsigned bits, block, bytes, unit, group;
     bool has_bias, is_wide;
+    bool is_interleaved; /* blocks of sixteen rows lie side by side */
 };
 
 #define LAYOUT(name, b, columns, n_bytes, at_once, columns_of_group, bias, wide)                   \
@@ -19,23 +20,25 @@ struct layout {
                      .bytes = (n_bytes), .unit = (at_once), .group = (columns_of_group),           \
                      .has_bias = (bias), .is_wide = (wide)})
 
-/* DO(name of the functions, layout) for every format. Affine dot products cover 32 columns at a
- * time. */
-#define ALL_LAYOUTS(DO)                                                                            \
+/* DO(name of the functions, layout) for GGUF's formats, then for every format. Affine dot products
+ * cover 32 columns at a time. */
+#define GGUF_LAYOUTS(DO)                                                                           \
     DO(q8_0, LAYOUT(Q8_0, 8, 32, 34, 32, 32, false, true))                                         \
     DO(q4_0, LAYOUT(Q4_0, 4, 32, 18, 32, 32, false, false))                                        \
     DO(q4_1, LAYOUT(Q4_1, 4, 32, 20, 32, 32, true, false))                                         \
     DO(q5_0, LAYOUT(Q5_0, 5, 32, 22, 32, 32, false, false))                                        \
     DO(q5_1, LAYOUT(Q5_1, 5, 32, 24, 32, 32, true, false))                                         \
     DO(mxfp4, LAYOUT(MXFP4, 4, 32, 17, 32, 32, false, false))                                      \
-    DO(fp4, LAYOUT(FP4, 4, 32, 16, 32, 32, false, false))                                          \
     DO(iq4_nl, LAYOUT(IQ4_NL, 4, 32, 18, 32, 32, false, true))                                     \
     DO(iq4_xs, LAYOUT(IQ4_XS, 4, 256, 136, 32, 32, false, true))                                   \
     DO(q2_k, LAYOUT(Q2_K, 2, 256, 84, 128, 16, true, false))                                       \
     DO(q3_k, LAYOUT(Q3_K, 3, 256, 110, 128, 16, false, false))                                     \
     DO(q4_k, LAYOUT(Q4_K, 4, 256, 144, 64, 32, true, false))                                       \
     DO(q5_k, LAYOUT(Q5_K, 5, 256, 176, 128, 32, true, false))                                      \
-    DO(q6_k, LAYOUT(Q6_K, 6, 256, 210, 128, 16, false, false))                                     \
+    DO(q6_k, LAYOUT(Q6_K, 6, 256, 210, 128, 16, false, false))
+#define ALL_LAYOUTS(DO)                                                                            \
+    GGUF_LAYOUTS(DO)                                                                               \
+    DO(fp4, LAYOUT(FP4, 4, 32, 16, 32, 32, false, false))                                          \
     DO(affine2, LAYOUT(AFFINE, 2, SPAN, SPAN / 8 * 2, SPAN, 32, true, false))                      \
     DO(affine3, LAYOUT(AFFINE, 3, SPAN, SPAN / 8 * 3, SPAN, 32, true, false))                      \
     DO(affine4, LAYOUT(AFFINE, 4, SPAN, SPAN / 8 * 4, SPAN, 32, true, false))                      \
@@ -43,6 +46,13 @@ struct layout {
     DO(affine5, LAYOUT(AFFINE, 5, SPAN, SPAN / 8 * 5, SPAN, 32, true, false))                      \
     DO(affine6, LAYOUT(AFFINE, 6, SPAN, SPAN / 8 * 6, SPAN, 32, true, false))                      \
     DO(affine8, LAYOUT(AFFINE, 8, SPAN, SPAN, SPAN, 32, true, true))
+
+/* The same format with interleaved blocks. */
+INLINE struct layout side_by_side(struct layout l)
+{
+    l.is_interleaved = true;
+    return l;
+}
 
 /* True if blocks of 32 columns begin with their scale. */
 INLINE bool has_heads(struct layout l)
@@ -82,12 +92,14 @@ static struct rows row_ends(struct rows rows, size_t at, size_t n, uint8_t to[LA
     memset(to, 0, LANES * SPAN);
     for (unsigned r = 0; r < LANES; r++)
         memcpy(to + r * SPAN, rows.p + r * rows.stride + at, n);
-    return (struct rows){to, SPAN};
+    return (struct rows){to, SPAN, false};
 }
 
 /* A few tokens against a row block. */
 struct few {
     struct rows rows, scales, biases;
+    const uint8_t *ahead; /* what follows interleaved rows: prefetched in runs of `ahead_step` */
+    size_t ahead_step;
     const int8_t *q[COLUMN_TOKENS]; /* in the order of the codes, padded to whole units */
     struct fold_inputs f[COLUMN_TOKENS]; /* scales and biases unused */
     size_t n_cols;
@@ -102,12 +114,22 @@ struct few_scales {
     struct heads heads;
 };
 
+/* The rows, with a layout that is known when this is compiled. */
+INLINE struct rows few_rows(struct layout l, const struct few *few)
+{
+    struct rows rows = few->rows;
+    rows.is_interleaved = l.is_interleaved;
+    return rows;
+}
+
 /* Call before the unit at `column`, whose first group is g. */
 INLINE void few_scales_at(struct layout l, const struct few *few, size_t column, size_t g,
                           struct few_scales *s)
 {
     const size_t n = few->n_cols - column;
-    if (has_heads(l)) {
+    if (has_heads(l) && l.is_interleaved) {
+        return;
+    } else if (has_heads(l)) {
         if (column == 0)
             for (size_t b = 0; b < HEADS_AHEAD && b < n / l.block; b++)
                 heads_fetch(&s->heads, few->rows, b, l.bytes);
@@ -124,7 +146,7 @@ INLINE void few_scales_at(struct layout l, const struct few *few, size_t column,
                 half_scales(few->biases, g, left < 8 ? left : 8, few->is_f16, s->biases);
         }
     } else if (column % l.block == 0) {
-        block_scales(l.codes, few->rows, column / l.block * l.bytes, s->scales, s->biases);
+        block_scales(l.codes, few_rows(l, few), column / l.block * l.bytes, s->scales, s->biases);
     }
 }
 
@@ -134,15 +156,19 @@ INLINE unsigned kept_groups(struct layout l)
     return l.codes == QUANT_CODES_AFFINE || l.codes == QUANT_CODES_FP4 ? 8 : l.block / l.group;
 }
 
-INLINE vf few_scale(struct layout l, const struct few_scales *s, size_t g)
+INLINE vf few_scale(struct layout l, const struct few *few, const struct few_scales *s, size_t g)
 {
+    if (has_heads(l) && l.is_interleaved)
+        return side_scale(few->rows, g, l.bytes, l.codes == QUANT_CODES_MXFP4, l.has_bias);
     if (has_heads(l))
         return head_scale(&s->heads, g, l.codes == QUANT_CODES_MXFP4);
     return vf_load(s->scales + g % kept_groups(l) * LANES);
 }
 
-INLINE vf few_bias(struct layout l, const struct few_scales *s, size_t g)
+INLINE vf few_bias(struct layout l, const struct few *few, const struct few_scales *s, size_t g)
 {
+    if (has_heads(l) && l.is_interleaved)
+        return side_bias(few->rows, g, l.bytes);
     if (has_heads(l))
         return head_bias(&s->heads, g);
     return vf_load(s->biases + g % kept_groups(l) * LANES);
@@ -170,8 +196,8 @@ INLINE size_t fold_unit(struct layout l, const struct few *few, struct sink *s, 
     UNROLL for (unsigned i = 0; i < l.unit / l.group; i++) {
         if (l.codes == QUANT_CODES_AFFINE && (i * l.group >= n || (i & (n_pieces - 1)) != 0))
             continue;
-        const vf scale = few_scale(l, scales, g);
-        const vf bias = l.has_bias ? few_bias(l, scales, g) : vf_zero();
+        const vf scale = few_scale(l, few, scales, g);
+        const vf bias = l.has_bias ? few_bias(l, few, scales, g) : vf_zero();
         UNROLL for (unsigned t = 0; t < s->n_tokens; t++) {
             const struct fold_inputs *f = &few->f[t];
             vi dots = group_dots(l, s->dots[t], i, n_pieces);
@@ -186,12 +212,23 @@ INLINE size_t fold_unit(struct layout l, const struct few *few, struct sink *s, 
     return g;
 }
 
+/* Prefetches as much of what comes next as is reached of these rows, from *fetched bytes on. Four
+ * runs of it at a time: a single one does not reach the full memory bandwidth. */
+INLINE void fetch_runs(const struct few *few, size_t reached, size_t *fetched)
+{
+    for (; *fetched < reached; *fetched += 4 * 64) {
+        const uint8_t *at = few->ahead + *fetched / 4;
+        UNROLL for (unsigned i = 0; i < 4; i++)
+            __builtin_prefetch(at + i * few->ahead_step, 0, 2);
+    }
+}
+
 /* The layout and n_tokens are constants where this is inlined. */
 INLINE void few_run(struct layout l, const struct few *few, unsigned n_tokens,
                     vf out[COLUMN_TOKENS])
 {
     struct sink s = {.n_tokens = n_tokens, .group = l.group, .is_wide = l.is_wide};
-    struct rows rows = few->rows;
+    struct rows rows = few_rows(l, few);
     struct few_scales scales;
     uint8_t ends[LANES * SPAN];
     vf acc[COLUMN_TOKENS];
@@ -201,7 +238,10 @@ INLINE void few_run(struct layout l, const struct few *few, unsigned n_tokens,
     for (size_t column = 0; column < few->n_cols; column += l.unit) {
         size_t at = column / l.block * l.bytes, n = few->n_cols - column;
         const size_t reached = at + column % l.block * l.bytes / l.block;
-        for (; l.codes != QUANT_CODES_AFFINE && fetched <= reached; fetched += 16)
+        if (l.is_interleaved)
+            fetch_runs(few, LANES * reached, &fetched);
+        for (; !l.is_interleaved && l.codes != QUANT_CODES_AFFINE && fetched <= reached;
+             fetched += 16)
             fetch_quarter(few->rows, fetched);
         few_scales_at(l, few, column, g, &scales);
         if (l.codes == QUANT_CODES_AFFINE && n < l.unit) {
@@ -232,9 +272,12 @@ INLINE void few_run(struct layout l, const struct few *few, unsigned n_tokens,
             few_run(layout, few, 4, out);                                                          \
     }
 ALL_LAYOUTS(FEW)
+#define FEW_SIDE(name, layout) FEW(name##_side, side_by_side(layout))
+GGUF_LAYOUTS(FEW_SIDE)
 
 INLINE void fill_run(struct layout l, struct rows rows, size_t n_cols, uint8_t *to)
 {
+    rows.is_interleaved = l.is_interleaved;
     struct sink s = {.panel = to};
     size_t column = 0;
     for (; column + l.unit <= n_cols; column += l.unit) {
@@ -257,13 +300,15 @@ INLINE void fill_run(struct layout l, struct rows rows, size_t n_cols, uint8_t *
         fill_run(layout, rows, n_cols, to);                                                        \
     }
 ALL_LAYOUTS(FILL)
+#define FILL_SIDE(name, layout) FILL(name##_side, side_by_side(layout))
+GGUF_LAYOUTS(FILL_SIDE)
 
 struct column_functions {
     void (*few)(const struct few *few, unsigned n_tokens, vf *out);
     void (*fill)(struct rows rows, size_t n_cols, uint8_t *to);
 };
 
-static const struct column_functions *column_functions_of(const struct quant *quant)
+static const struct column_functions *column_functions_of(const struct weight *w)
 {
     enum {
 #define NUMBER(name, layout) FORMAT_##name,
@@ -272,6 +317,10 @@ static const struct column_functions *column_functions_of(const struct quant *qu
     static const struct column_functions all[] = {
 #define FUNCTIONS(name, layout) {few_##name, fill_##name},
         ALL_LAYOUTS(FUNCTIONS)
+    };
+    static const struct column_functions side[] = {
+#define FUNCTIONS_SIDE(name, layout) FUNCTIONS(name##_side, layout)
+        GGUF_LAYOUTS(FUNCTIONS_SIDE)
     };
     static const uint8_t of_codes[] = {
         [QUANT_CODES_Q8_0] = FORMAT_q8_0, [QUANT_CODES_Q4_0] = FORMAT_q4_0,
@@ -285,6 +334,9 @@ static const struct column_functions *column_functions_of(const struct quant *qu
     static const uint8_t of_bits[] = {[2] = FORMAT_affine2, [3] = FORMAT_affine3,
                                       [4] = FORMAT_affine4, [5] = FORMAT_affine5,
                                       [6] = FORMAT_affine6, [8] = FORMAT_affine8};
+    const struct quant *quant = w->quant;
+    if (w->is_interleaved)
+        return &side[of_codes[quant->codes]];
     if (quant->codes != QUANT_CODES_AFFINE)
         return &all[of_codes[quant->codes]];
     return &all[quant->has_bias ? of_bits[quant->bits] : FORMAT_int4];
@@ -297,11 +349,23 @@ static bool has_order(const struct quant *quant)
            (quant->codes == QUANT_CODES_AFFINE && quant->bits != 8);
 }
 
+/* Finds the rows that come after those before `next`. They may belong to another matrix. */
+static void find_ahead(const struct kernel_matmul *m, size_t next, struct few *few)
+{
+    const struct weight *w = m->w;
+    const size_t row_bytes = quant_part_row_bytes(w->quant, 0, w->n_cols);
+    few->ahead = (const uint8_t *)w->parts[0] + next * row_bytes;
+    few->ahead_step = LANES * row_bytes / 4;
+    if (next >= m->end && m->next != NULL)
+        few->ahead = (const uint8_t *)m->next->parts[0] +
+                     m->next_row * quant_part_row_bytes(m->next->quant, 0, m->next->n_cols);
+}
+
 /* scratch: the tokens of formats with an order of their own, padded with zeros. */
 static void matmul_few(const struct kernel_matmul *m)
 {
     const struct quant *quant = m->w->quant;
-    const struct column_functions *functions = column_functions_of(quant);
+    const struct column_functions *functions = column_functions_of(m->w);
     const size_t n_cols = m->w->n_cols, n_groups = n_cols / quant->group;
     const size_t padded = (n_cols + SPAN - 1) / SPAN * SPAN;
     const bool is_affine = quant->codes == QUANT_CODES_AFFINE;
@@ -317,6 +381,7 @@ static void matmul_few(const struct kernel_matmul *m)
     for (size_t r = m->begin; r < m->end; r += block.n) {
         row_block_at(m, r, &block);
         few.rows = rows_of(m->w, &block, 0);
+        find_ahead(m, r + block.n, &few);
         if (is_ordered)
             few.scales = rows_of(m->w, &block, 1);
         if (is_affine && quant->has_bias)
@@ -350,12 +415,12 @@ static void panel_fill(const struct kernel_matmul *m, const struct row_block *bl
                        uint8_t *chunk, uint8_t *to, float *scales, float *biases)
 {
     (void)chunk;
-    if (m->w->is_interleaved) {
+    if (is_interleaved_apart(m->w)) {
         interleaved_fill(m->w, block->first, to, scales, biases);
         return;
     }
     scales_of(m->w, block, scales, biases);
-    column_functions_of(m->w->quant)->fill(rows_of(m->w, block, 0), m->w->n_cols, to);
+    column_functions_of(m->w)->fill(rows_of(m->w, block, 0), m->w->n_cols, to);
 }
 
 #endif

@@ -46,22 +46,38 @@ struct sink {
     bool is_wide;
 };
 
-/* Sixteen rows: where the first begins, and the distance to the next. */
+/* Sixteen rows: where the first begins, and the distance to the next. Or blocks that are
+ * interleaved (interleave.h), whose unit at byte `at` of the rows begins at 16 * at. */
 struct rows {
     const uint8_t *p;
     size_t stride;
+    bool is_interleaved; /* a constant where the blocks are unpacked */
 };
 
 static struct rows rows_of(const struct weight *w, const struct row_block *block, unsigned part)
 {
     const size_t bytes = quant_part_row_bytes(w->quant, part, w->n_cols);
     return (struct rows){(const uint8_t *)w->parts[part] + block->base * bytes,
-                         block->is_repeated ? 0 : bytes};
+                         block->is_repeated ? 0 : bytes, w->is_interleaved};
 }
 
 INLINE void columns(struct rows rows, size_t at, vi out[4])
 {
-    vi_columns(rows.p + at, rows.stride, out);
+    if (rows.is_interleaved)
+        UNROLL for (unsigned k = 0; k < 4; k++)
+            out[k] = vi_load((const int32_t *)(const void *)(rows.p + LANES * at + 64 * k));
+    else
+        vi_columns(rows.p + at, rows.stride, out);
+}
+
+/* Returns the half at byte `at`, the last of a block. */
+INLINE vf last_half(struct rows rows, size_t at)
+{
+    vi x[4];
+    if (rows.is_interleaved)
+        return vf_load_f16(rows.p + LANES * at);
+    columns(rows, at - 14, x);
+    return vf_of_halves(vi_srl(x[3], 16));
 }
 
 INLINE vi bytes_of(uint32_t x)
@@ -387,7 +403,7 @@ INLINE void store_scales(vf d, vi x, int32_t zero, float *scales)
                                      : vf_sub(byte_value(x, i), vf_set1((float)zero))));
 }
 
-static void k_scales(struct rows rows, size_t at, float *scales, float *biases)
+INLINE void k_scales(struct rows rows, size_t at, float *scales, float *biases)
 {
     vi h[4];
     columns(rows, at, h);
@@ -400,7 +416,7 @@ static void k_scales(struct rows rows, size_t at, float *scales, float *biases)
     store_scales(d_min, high_mins, 0, biases + 4 * LANES);
 }
 
-static void q2_k_scales(struct rows rows, size_t at, float *scales, float *biases)
+INLINE void q2_k_scales(struct rows rows, size_t at, float *scales, float *biases)
 {
     vi s[4], h[4];
     columns(rows, at, s);
@@ -412,29 +428,27 @@ static void q2_k_scales(struct rows rows, size_t at, float *scales, float *biase
     }
 }
 
-static void q3_k_scales(struct rows rows, size_t at, float *scales)
+INLINE void q3_k_scales(struct rows rows, size_t at, float *scales)
 {
-    vi s[4], h[4];
+    vi s[4];
     columns(rows, at + 92, s);
-    columns(rows, at + 94, h);
-    const vf d = vf_of_halves(vi_srl(h[3], 16));
+    const vf d = last_half(rows, at + 108);
     UNROLL for (unsigned q = 0; q < 4; q++) {
         const vi low = field(s[1 + q % 2], q / 2 * 4, 15), high = field(s[3], 2 * q, 3);
         store_scales(d, vi_or(low, vi_sll(high, 4)), 32, scales + 4 * q * LANES);
     }
 }
 
-static void q6_k_scales(struct rows rows, size_t at, float *scales)
+INLINE void q6_k_scales(struct rows rows, size_t at, float *scales)
 {
-    vi s[4], h[4];
+    vi s[4];
     columns(rows, at + 192, s);
-    columns(rows, at + 194, h);
-    const vf d = vf_of_halves(vi_srl(h[3], 16));
+    const vf d = last_half(rows, at + 208);
     for (unsigned q = 0; q < 4; q++)
         store_scales(d, vi_xor(s[q], bytes_of(128)), 128, scales + 4 * q * LANES);
 }
 
-static void iq4_xs_scales(struct rows rows, size_t at, float *scales)
+INLINE void iq4_xs_scales(struct rows rows, size_t at, float *scales)
 {
     vi h[4];
     columns(rows, at, h);
@@ -476,6 +490,34 @@ INLINE vf head_scale(const struct heads *heads, size_t block, bool is_mxfp4)
 INLINE vf head_bias(const struct heads *heads, size_t block)
 {
     return vf_of_halves(vi_srl(vi_load((const int32_t *)heads->of[block % (2 * HEADS_AHEAD)]), 16));
+}
+
+/* The same of interleaved blocks, which begin with the heads of sixteen rows. The head of a format
+ * with a bias is a word, of another one the scale alone. */
+INLINE vf side_scale(struct rows rows, size_t block, unsigned bytes, bool is_mxfp4, bool has_bias)
+{
+    const uint8_t *at = rows.p + LANES * block * bytes;
+    if (is_mxfp4)
+        return mxfp4_scale(vi_load_bytes(at));
+    return has_bias ? vf_of_halves(vi_load((const int32_t *)(const void *)at)) : vf_load_f16(at);
+}
+
+INLINE vf side_bias(struct rows rows, size_t block, unsigned bytes)
+{
+    const uint8_t *at = rows.p + LANES * block * bytes;
+    return vf_of_halves(vi_srl(vi_load((const int32_t *)(const void *)at), 16));
+}
+
+static void side_scales(const struct quant *quant, struct rows rows, size_t n_blocks,
+                        float *scales, float *biases)
+{
+    const unsigned bytes = quant->part_block_bytes[0];
+    for (size_t b = 0; b < n_blocks; b++) {
+        vf_store(scales + b * LANES, side_scale(rows, b, bytes, quant->codes == QUANT_CODES_MXFP4,
+                                                quant->has_bias));
+        if (quant->has_bias)
+            vf_store(biases + b * LANES, side_bias(rows, b, bytes));
+    }
 }
 
 static void head_scales(const struct quant *quant, struct rows rows, size_t n_blocks,
@@ -533,7 +575,7 @@ static void byte_scales(struct rows rows, size_t g, size_t n, float *out)
 }
 
 /* Scales of one block of 256 columns. */
-static inline void block_scales(enum quant_codes codes, struct rows rows, size_t at, float *scales,
+INLINE void block_scales(enum quant_codes codes, struct rows rows, size_t at, float *scales,
                                 float *biases)
 {
     switch (codes) {
@@ -558,6 +600,8 @@ static void scales_of(const struct weight *w, const struct row_block *block, flo
             half_scales(rows_of(w, block, 2), 0, w->n_cols / quant->group, is_f16, biases);
     } else if (quant->codes == QUANT_CODES_FP4) {
         byte_scales(rows_of(w, block, 1), 0, w->n_cols / quant->group, scales);
+    } else if (quant->block == 32 && rows.is_interleaved) {
+        side_scales(quant, rows, w->n_cols / 32, scales, biases);
     } else if (quant->block == 32) {
         head_scales(quant, rows, w->n_cols / 32, scales, biases);
     } else {

@@ -12,6 +12,13 @@
 #define INTERLEAVED_TOKENS 2
 #endif
 
+/* True if these kernels take the weight: interleaved, with its scales apart from its codes.
+ * Blocks of GGUF hold both. */
+INLINE bool is_interleaved_apart(const struct weight *w)
+{
+    return w->is_interleaved && w->quant->n_parts > 1;
+}
+
 #ifndef LEVEL_HAS_DOT4_OF
 /* Sixteen columns of a token, and vi_dot4 with the k-th four of them. */
 typedef const int8_t *vx;
@@ -277,7 +284,8 @@ static void interleaved_find_next(const struct kernel_matmul *m, size_t r, size_
                                 struct interleaved *in)
 {
     struct interleaved next = *in;
-    if (r + n * LANES < m->end || m->next == NULL || !m->next->is_interleaved) {
+    if (r + n * LANES < m->end || m->next == NULL ||
+        !is_interleaved_apart(m->next)) {
         interleaved_move(&next, n);
     } else {
         next = interleaved_of(m->next);
