@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "apps/chat/chat_input.h"
+#include "apps/cli/common.h"
 #include "apps/cli/options.h"
 #include "apps/cli/sampling_options.h"
 #include "apps/cli/term.h"
@@ -31,6 +32,7 @@ struct chat {
     bool is_out_gone; /* standard output can no longer be written */
     bool is_over;     /* /quit */
     struct chat_input *input;
+    char name[APP_NAME_BYTES]; /* of the model */
 
     struct fm_model *model;
     struct fm_session *session;
@@ -79,6 +81,8 @@ void chat_show_status(const struct chat *chat);
 
 /* Runs a command line that begins with '/'. */
 void chat_command(struct chat *chat, const char *line);
+/* What Tab completes. */
+extern const struct chat_words chat_words;
 
 /* Sends a user message and prints the answer. */
 void chat_ask(struct chat *chat, const char *text, size_t text_bytes);

@@ -226,6 +226,14 @@ static void list_settings(struct chat *chat, struct setting out[N_SETTINGS])
     memcpy(out, all, sizeof all);
 }
 
+static const char *word_of_setting(unsigned i)
+{
+    static struct chat none;
+    struct setting settings[N_SETTINGS];
+    list_settings(&none, settings);
+    return i < N_SETTINGS ? settings[i].name : NULL;
+}
+
 static void print_setting(const struct setting *setting)
 {
     if (setting->real != NULL)
@@ -306,21 +314,44 @@ static int do_help(struct chat *chat, const char *rest, struct fm_error *err);
 static const struct chat_command {
     const char *name, *operand, *help;
     int (*run)(struct chat *chat, const char *rest, struct fm_error *err);
+    enum chat_operand kind;
 } commands[] = {
-    {"help", "", "show this list", do_help},
-    {"system", "TEXT", "set the system message; without TEXT, remove it", do_system},
-    {"think", "on|off", "turn thinking on or off, if the model's template supports it", do_think},
-    {"regen", "", "answer the last message again with another seed", do_regen},
-    {"undo", "", "remove the last message and its answer", do_undo},
-    {"new", "", "start a new conversation; keeps the system message", do_new},
-    {"read", "FILE [TEXT]", "send TEXT and the contents of a file", do_read},
-    {"save", "FILE", "save the conversation, and its computed state in FILE.fmsnap", do_save},
-    {"load", "FILE", "load a saved conversation", do_load},
-    {"set", "[NAME [VALUE]]", "show or change temperature, top_p, seed, max_tokens, ...", do_set},
-    {"stats", "", "show tokens reused and computed, speed, hit rate, memory", do_stats},
-    {"quit", "", "quit (also Ctrl-D)", do_quit},
+    {"help", "", "show this list", do_help, OPERAND_NONE},
+    {"system", "TEXT", "set the system message; without TEXT, remove it",
+     do_system, OPERAND_TEXT},
+    {"think", "on|off", "turn thinking on or off, if the model's template supports it",
+     do_think, OPERAND_SWITCH},
+    {"regen", "", "answer the last message again with another seed", do_regen, OPERAND_NONE},
+    {"undo", "", "remove the last message and its answer", do_undo, OPERAND_NONE},
+    {"new", "", "start a new conversation; keeps the system message", do_new, OPERAND_NONE},
+    {"read", "FILE [TEXT]", "send TEXT and the contents of a file",
+     do_read, OPERAND_QUOTED_FILE},
+    {"save", "FILE", "save the conversation, and its computed state in FILE.fmsnap",
+     do_save, OPERAND_FILE},
+    {"load", "FILE", "load a saved conversation",
+     do_load, OPERAND_FILE},
+    {"set", "[NAME [VALUE]]", "show or change temperature, top_p, seed, max_tokens, ...",
+     do_set, OPERAND_SETTING},
+    {"stats", "", "show tokens reused and computed, speed, hit rate, memory", do_stats,
+     OPERAND_NONE},
+    {"quit", "", "quit (also /bye, /exit and Ctrl-D)", do_quit, OPERAND_NONE},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
+
+/* Names that other tools have for these commands. */
+static const char *const aliases[][2] = {
+    {"bye", "quit"}, {"exit", "quit"}, {"clear", "new"}, {"?", "help"}};
+#define N_ALIASES (sizeof aliases / sizeof aliases[0])
+
+static const char *word_of_command(unsigned i, enum chat_operand *operand)
+{
+    *operand = i < N_COMMANDS ? commands[i].kind : OPERAND_NONE;
+    return i < N_COMMANDS               ? commands[i].name
+           : i < N_COMMANDS + N_ALIASES ? aliases[i - N_COMMANDS][0]
+                                        : NULL;
+}
+
+const struct chat_words chat_words = {.command = word_of_command, .setting = word_of_setting};
 
 static int do_help(struct chat *chat, const char *rest, struct fm_error *err)
 {
@@ -331,7 +362,7 @@ static int do_help(struct chat *chat, const char *rest, struct fm_error *err)
                      (int)(20 - strlen(commands[i].name)), commands[i].operand, commands[i].help);
     (void)printf("For a message of several lines, paste it, put it between two \"\"\", or end "
                  "lines with \\.\nFor a message that begins with '/', put a space before it.\n"
-                 "Ctrl-C stops an answer and keeps its text.\n");
+                 "Ctrl-C stops an answer and keeps its text. Tab completes commands and files.\n");
     chat->is_out_gone = !out_text("", 0);
     return 0;
 }
@@ -348,6 +379,9 @@ void chat_command(struct chat *chat, const char *line)
     (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(line + 1, " \t"), line + 1);
     for (size_t n = strlen(rest); n > 0 && isspace((unsigned char)rest[n - 1]); n--)
         rest[n - 1] = '\0';
+    for (size_t i = 0; i < N_ALIASES; i++)
+        if (strcmp(name, aliases[i][0]) == 0)
+            (void)snprintf(name, sizeof name, "%s", aliases[i][1]);
     int rc = FM_ERR_UNSUPPORTED;
     for (size_t i = 0; i < N_COMMANDS; i++) {
         names[i] = commands[i].name;

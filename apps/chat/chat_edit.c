@@ -4,9 +4,10 @@
 
 #ifndef FLASHMOE_HAS_LIBEDIT
 
-bool chat_edit_open(const char *history, struct chat_edit **out)
+bool chat_edit_open(const char *history, const struct chat_words *words, struct chat_edit **out)
 {
     (void)history;
+    (void)words;
     *out = NULL;
     return false;
 }
@@ -41,14 +42,18 @@ void chat_edit_remember(struct chat_edit *edit, const char *text)
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 #include <wchar.h>
 
 #include "base/mem.h"
 #include "apps/cli/part_file.h"
 #include "apps/cli/term.h"
+#include "apps/cli/width.h"
 
 #define HISTORY_LINES 1000
+#define SHOWN_NAMES 200 /* of a completion */
+#define UNKNOWN_COLUMNS 80
 #define PASTE_BYTES_MAX ((size_t)16 << 20)
 
 struct chat_edit {
@@ -56,6 +61,8 @@ struct chat_edit {
     History *history;
     const char *path; /* of the history; NULL: none */
     const char *prompt;
+    const struct chat_words *words;
+    unsigned columns; /* of the terminal when the line was drawn */
     void *line; /* UTF-8 */
     size_t line_capacity;
     void *paste; /* wchar_t */
@@ -80,13 +87,82 @@ static void watch_terminal(void)
     (void)sigaction(SIGCONT, &action, NULL);
 }
 
+static bool is_changed(void)
+{
+    return is_resized || is_continued;
+}
+
+/* ---- another width ---------------------------------------------------------------------- */
+
+static unsigned terminal_columns(void)
+{
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col
+                                                                           : UNKNOWN_COLUMNS;
+}
+
+/* Moves a position over a character as libedit draws it. */
+static void step(uint32_t c, unsigned columns, unsigned *row, unsigned *column)
+{
+    unsigned cells = c == '\t' ? 8 - *column % 8 : c < 0x20 ? 2 : width_of(c);
+    if (c == '\n') {
+        *row += 1;
+        *column = 0;
+        return;
+    }
+    if (*column + cells > columns) {
+        *row += 1;
+        *column = 0;
+        cells = cells < columns ? cells : columns - 1;
+    }
+    *column += cells;
+    if (*column == columns) { /* libedit leaves the edge at once */
+        *row += 1;
+        *column = 0;
+    }
+}
+
+/* Returns in which row of the line the cursor is on a terminal of this width. */
+static unsigned cursor_row(const struct chat_edit *edit, const LineInfoW *line, unsigned columns)
+{
+    unsigned row = 0, column = 0;
+    const size_t n = strlen(edit->prompt);
+    for (size_t i = 0, used; i < n; i += used)
+        step(width_decode(edit->prompt + i, n - i, &used), columns, &row, &column);
+    for (const wchar_t *c = line->buffer; c < line->cursor; c++)
+        step((uint32_t)*c, columns, &row, &column);
+    return row;
+}
+
+/* Draws the line again after the terminal has changed its size. Some terminals break the rows that
+ * are shown anew and some do not, so the first row is one of two. This takes the lower one: a row
+ * that is left over does less harm than one that is erased. */
+static void redraw(EditLine *el)
+{
+    struct chat_edit *edit = NULL;
+    const LineInfoW *line = el_wline(el);
+    if (el_get(el, EL_CLIENTDATA, &edit) != 0 || edit == NULL || line == NULL)
+        return;
+    const unsigned columns = terminal_columns();
+    const unsigned before = cursor_row(edit, line, edit->columns);
+    const unsigned after = cursor_row(edit, line, columns), up = before < after ? before : after;
+    char move[32] = "\r";
+    if (up > 0)
+        (void)snprintf(move, sizeof move, "\r\033[%uA", up);
+    (void)out_text(move, strlen(move));
+    (void)out_text("\033[J", 3); /* erases everything below */
+    edit->columns = columns;
+    el_resize(el);
+    (void)el_set(el, EL_REFRESH);
+}
+
 /* ---- characters ------------------------------------------------------------------------ */
 
 /* Reads one byte. Returns 1, 0 at the end, or -1 after an error or Ctrl-C. */
 static int next_byte(EditLine *el, unsigned char *byte)
 {
     for (;;) {
-        const bool is_there = interrupt_wait_input(STDIN_FILENO);
+        const bool is_there = interrupt_wait_input(STDIN_FILENO, is_changed);
         const ssize_t n = is_there ? read(STDIN_FILENO, byte, 1) : -1;
         if (n >= 0)
             return (int)n;
@@ -100,8 +176,7 @@ static int next_byte(EditLine *el, unsigned char *byte)
         }
         if (is_resized) {
             is_resized = 0;
-            el_resize(el);
-            (void)el_set(el, EL_REFRESH);
+            redraw(el);
         }
     }
 }
@@ -198,11 +273,75 @@ static unsigned char take_paste(EditLine *el, wint_t key)
     return el_winsertstr(el, text) == 0 ? CC_REFRESH : CC_ERROR;
 }
 
+/* ---- completion ------------------------------------------------------------------------- */
+
+/* Shows the names below the line. */
+static void show_names(const struct completion *found)
+{
+    struct foreign_text f = {0};
+    struct wrap wrap = {0};
+    size_t i = 0;
+    (void)out_text("\n", 1);
+    for (size_t n = 0; n < found->n && n < SHOWN_NAMES; n++) {
+        const char *name = found->names + i;
+        (void)out_wrapped(&f, &wrap, n > 0 ? "  " : "", n > 0 ? 2 : 0);
+        (void)out_wrapped(&f, &wrap, name, strlen(name));
+        i += strlen(name) + 1;
+    }
+    (void)out_wrapped_end(&wrap);
+    if (found->n > SHOWN_NAMES)
+        (void)printf("  and %zu more", found->n - SHOWN_NAMES);
+    (void)out_text("\n", 1);
+}
+
+/* Replaces the last n characters before the cursor by UTF-8 text. */
+static unsigned char replace(EditLine *el, size_t n, const char *text)
+{
+    wchar_t wide[LIMIT_PATH_BYTES + 8];
+    const size_t bytes = strlen(text);
+    size_t used = 0;
+    for (size_t i = 0, length; i < bytes && used + 1 < sizeof wide / sizeof wide[0]; i += length)
+        wide[used++] = (wchar_t)width_decode(text + i, bytes - i, &length);
+    wide[used] = L'\0';
+    el_deletestr(el, (int)n);
+    return used == 0 || el_winsertstr(el, wide) == 0 ? CC_REFRESH : CC_ERROR;
+}
+
+static unsigned char take_tab(EditLine *el, wint_t key)
+{
+    char text[4 * LIMIT_PATH_BYTES];
+    struct chat_edit *edit = NULL;
+    const LineInfoW *line = el_wline(el);
+    size_t used = 0, n_old = 0;
+    (void)key;
+    if (el_get(el, EL_CLIENTDATA, &edit) != 0 || edit == NULL || line == NULL)
+        return CC_ERROR;
+    for (const wchar_t *c = line->buffer; c < line->cursor; c++) {
+        if (used + 5 > sizeof text || *c == L'\0')
+            return CC_ERROR;
+        used += encode(*c, text + used);
+    }
+    text[used] = '\0';
+    struct completion found;
+    chat_complete(edit->words, text, &found);
+    unsigned char result = CC_ERROR;
+    for (size_t i = found.from; i < used; i++)
+        n_old += ((unsigned char)text[i] & 0xc0) != 0x80;
+    if (found.n > 0 && strcmp(text + found.from, found.text) != 0)
+        result = replace(el, n_old, found.text);
+    else if (found.n > 1) {
+        show_names(&found);
+        result = CC_REDISPLAY;
+    }
+    chat_complete_clear(&found);
+    return result;
+}
+
 /* ---- lines ------------------------------------------------------------------------------ */
 
 static char *prompt_of(EditLine *el)
 {
-    static char text[16];
+    static char text[512];
     struct chat_edit *edit = NULL;
     if (el_get(el, EL_CLIENTDATA, &edit) == 0 && edit != NULL)
         (void)snprintf(text, sizeof text, "%s", edit->prompt);
@@ -221,10 +360,12 @@ static void set_up(struct chat_edit *edit)
     (void)el_source(el, NULL); /* the user's key bindings, if any */
     (void)el_wset(el, EL_ADDFN, L"flashmoe-paste", L"Bracketed paste", take_paste);
     (void)el_set(el, EL_BIND, "\\e[200~", "flashmoe-paste", NULL);
+    (void)el_wset(el, EL_ADDFN, L"flashmoe-complete", L"Completes commands and files", take_tab);
+    (void)el_set(el, EL_BIND, "^I", "flashmoe-complete", NULL);
     (void)el_wset(el, EL_GETCFN, next_char);
 }
 
-bool chat_edit_open(const char *path, struct chat_edit **out)
+bool chat_edit_open(const char *path, const struct chat_words *words, struct chat_edit **out)
 {
     HistEvent event;
     *out = NULL;
@@ -235,6 +376,7 @@ bool chat_edit_open(const char *path, struct chat_edit **out)
     if (edit == NULL)
         return false;
     edit->path = path;
+    edit->words = words;
     edit->prompt = "";
     edit->history = history_init();
     edit->el = el_init("flashmoe", stdin, stdout, stderr);
@@ -272,6 +414,7 @@ int chat_edit_read(struct chat_edit *edit, const char *prompt, const char **line
 {
     int n = 0;
     edit->prompt = prompt;
+    edit->columns = terminal_columns();
     if (is_resized) {
         is_resized = 0;
         el_resize(edit->el);

@@ -8,11 +8,14 @@
 #include "apps/chat/chat_edit.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/term.h"
+#include "apps/cli/width.h"
 
 #define READ_BYTES 65536
 #define MESSAGE_BYTES_MAX ((size_t)64 << 20)
-#define PROMPT "> "
+#define PROMPT_END "> "
 #define PROMPT_MORE ". "
+#define PROMPT_COLUMNS 32 /* of the model's name */
+#define PROMPT_BYTES 256
 
 static const char quotes[] = "\"\"\"";
 static const char paste_begin[] = "\033[200~", paste_end[] = "\033[201~";
@@ -28,6 +31,7 @@ struct chat_input {
     char *ahead;            /* [READ_BYTES] read but not yet used */
     size_t n_ahead, n_used;
     struct text line, message;
+    char prompt[PROMPT_BYTES];
 };
 
 static int text_add(struct text *text, const char *more, size_t bytes, struct fm_error *err)
@@ -52,7 +56,27 @@ static void text_clear(struct text *text)
         ((char *)text->at)[0] = '\0';
 }
 
-int chat_input_open(bool is_terminal, const char *history, struct chat_input **out,
+/* Writes "NAME> ", with as much of the name as a line can show. */
+static void make_prompt(const char *name, char prompt[PROMPT_BYTES])
+{
+    char clean[FOREIGN_BYTES(PROMPT_BYTES)];
+    struct foreign_text f = {0};
+    const size_t n = foreign_clean(&f, name, strnlen(name, PROMPT_BYTES), clean);
+    size_t used = 0;
+    unsigned columns = 0;
+    for (size_t i = 0, bytes; i < n; i += bytes) {
+        columns += width_of(width_decode(clean + i, n - i, &bytes));
+        const bool is_gap = clean[i] == '\n' || clean[i] == '\t';
+        if (columns > PROMPT_COLUMNS || used + bytes + sizeof PROMPT_END > PROMPT_BYTES)
+            break;
+        memcpy(prompt + used, is_gap ? " " : clean + i, bytes);
+        used += bytes;
+    }
+    memcpy(prompt + used, PROMPT_END, sizeof PROMPT_END);
+}
+
+int chat_input_open(bool is_terminal, const char *model, const char *history,
+                    const struct chat_words *words, struct chat_input **out,
                     struct fm_error *err)
 {
     *out = NULL;
@@ -65,8 +89,9 @@ int chat_input_open(bool is_terminal, const char *history, struct chat_input **o
         mem_free(input);
         return FM_ERR_NOMEM;
     }
+    make_prompt(model, input->prompt);
     if (is_terminal)
-        (void)chat_edit_open(history, &input->edit); /* falls back to plain lines */
+        (void)chat_edit_open(history, words, &input->edit); /* falls back to plain lines */
     *out = input;
     return 0;
 }
@@ -90,7 +115,7 @@ static int read_line(struct chat_input *input, struct fm_error *err)
     bool is_empty = true;
     for (;;) {
         if (input->n_used == input->n_ahead) {
-            const bool is_there = interrupt_wait_input(STDIN_FILENO);
+            const bool is_there = interrupt_wait_input(STDIN_FILENO, NULL);
             const ssize_t n = is_there ? read(STDIN_FILENO, input->ahead, READ_BYTES) : -1;
             if (n < 0 && interrupt_seen())
                 return EDIT_CLEARED;
@@ -214,7 +239,7 @@ enum input_kind chat_input_read(struct chat_input *input, const char **text, siz
 {
     const char *line = "";
     text_clear(&input->message);
-    int got = next_line(input, PROMPT, &line, err);
+    int got = next_line(input, input->prompt, &line, err);
     const bool is_block =
         got == EDIT_LINE && strncmp(line + strspn(line, " \t"), quotes, strlen(quotes)) == 0;
     if (got == EDIT_LINE)

@@ -11,6 +11,7 @@
 #include <stddef.h>
 
 #include "base/err.h"
+#include "apps/chat/chat_complete.h"
 
 enum input_kind {
     INPUT_MESSAGE,
@@ -22,8 +23,10 @@ enum input_kind {
 
 struct chat_input;
 
-/* Opens the input. `history` is the path of a file, borrowed, or NULL for no history. */
-int chat_input_open(bool is_terminal, const char *history, struct chat_input **out,
+/* Opens the input. The prompt names the model, whose name may have any characters. `history` is the
+ * path of a file, borrowed, or NULL for no history; `words`, borrowed, are what Tab completes. */
+int chat_input_open(bool is_terminal, const char *model, const char *history,
+                    const struct chat_words *words, struct chat_input **out,
                     struct fm_error *err);
 void chat_input_close(struct chat_input *input); /* accepts NULL */
 /* Reads the next input. *text is NUL-terminated, contains no other NUL, and is valid until the next

@@ -66,6 +66,7 @@ static int open_all(struct chat *chat, struct fm_error *err)
     static char history[LIMIT_PATH_BYTES];
     const bool has_history = !args_flag(chat->args, "no-history") &&
                              app_cache_path("chat_history", history);
+    app_model_name(app_model_path(chat->args), chat->name);
     chat->messages = json_array();
     if (chat->messages == NULL)
         return err_set(err, FM_ERR_NOMEM, "out of memory for the conversation");
@@ -75,7 +76,8 @@ static int open_all(struct chat *chat, struct fm_error *err)
     interrupt_install_patient();
     rc = take_system(chat, err);
     if (rc == 0)
-        rc = chat_input_open(chat->is_terminal, has_history ? history : NULL, &chat->input, err);
+        rc = chat_input_open(chat->is_terminal, chat->name, has_history ? history : NULL,
+                             &chat_words, &chat->input, err);
     return rc;
 }
 
@@ -97,7 +99,7 @@ static int talk(struct chat *chat)
 {
     const bool is_shown = chat->is_terminal && !chat->is_quiet;
     if (is_shown)
-        (void)printf("%s, %u tokens of context. /help lists the commands, Ctrl-D quits.\n",
+        (void)printf("%s, %u tokens of context. /help lists the commands, /bye or Ctrl-D quits.\n",
                      chat->info.architecture, chat->n_context);
     while (!chat->is_over && !chat->is_out_gone) {
         struct fm_error err = {0};
@@ -164,8 +166,8 @@ const struct command cmd_chat = {
     .summary = "Chat with a model",
     .description =
         "Type a message and press Enter. For several lines, paste them, put them between two "
-        "\"\"\", or end lines with a backslash. Ctrl-C stops an answer and keeps its text; Ctrl-D "
-        "quits.\n"
+        "\"\"\", or end lines with a backslash. Ctrl-C stops an answer and keeps its text; "
+        "Ctrl-D or /bye quits. Tab completes commands and files.\n"
         "Commands begin with '/'; /help lists them. /save FILE and /load FILE store a conversation "
         "with its computed state; /regen answers again, /undo removes the last exchange; /read "
         "FILE sends a file; /set temperature 0.5 changes a setting; /stats shows speed and "

@@ -104,17 +104,6 @@ static double limit_share(void *ctx, const struct fm_stats *before, const struct
 }
 
 /* Copies the file's or directory's name without .fmoe or .gguf. */
-static void name_model(const char *path, char name[128])
-{
-    char real[LIMIT_PATH_BYTES];
-    const char *from = plat_real_path(path, real) ? real : path;
-    const char *slash = strrchr(from, '/');
-    (void)snprintf(name, 128, "%.127s", slash != NULL ? slash + 1 : from);
-    char *dot = strrchr(name, '.');
-    if (dot != NULL && dot != name && (strcmp(dot, ".fmoe") == 0 || strcmp(dot, ".gguf") == 0))
-        *dot = '\0';
-}
-
 static uint64_t request_memory(const struct args *args)
 {
     struct fm_machine_info machine = {.size = sizeof machine};
@@ -261,7 +250,7 @@ static int serve(struct serving *s, struct access_keys *keys, struct fm_error *e
     const unsigned n_parallel = (unsigned)args_uint(args, "parallel");
     unsigned n_sessions = (unsigned)args_uint(args, "sessions");
     const uint64_t request_bytes = request_memory(args);
-    char name[128];
+    char name[APP_NAME_BYTES];
     if (n_sessions == 0)
         n_sessions = n_parallel + 2 > SESSIONS_MIN ? n_parallel + 2 : SESSIONS_MIN;
     if (n_sessions < n_parallel)
@@ -285,7 +274,7 @@ static int serve(struct serving *s, struct access_keys *keys, struct fm_error *e
     fm_model_info(s->model, &s->info);
     if (!s->is_quiet)
         app_note_template(s->model);
-    name_model(app_model_path(args), name);
+    app_model_name(app_model_path(args), name);
     const struct server_options options = {
         .model = s->model, .snapshots = s->snapshots,
         .model_name = args_text(args, "name") != NULL ? args_text(args, "name") : name,

@@ -9,6 +9,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/path.h"
 #include "base/plat_dir.h"
 #include "apps/cli/cluster.h"
 #include "apps/cli/engine_words.h"
@@ -289,6 +290,23 @@ const char *app_model_path(const struct args *args)
         given = "nano";
     const char *nano = strcmp(given, "nano") == 0 && !plat_file_exists(given) ? find_nano() : NULL;
     return nano != NULL ? nano : given;
+}
+
+void app_model_name(const char *path, char name[APP_NAME_BYTES])
+{
+    char real[LIMIT_PATH_BYTES], folder[LIMIT_PATH_BYTES], repo[LIMIT_PATH_BYTES];
+    const char *from = plat_real_path(path, real) ? real : path, *base = path_base(from);
+    /* models--ORG--NAME/snapshots/COMMIT */
+    path_folder(from, folder);
+    path_folder(folder, repo);
+    const char *org = strcmp(path_base(folder), "snapshots") == 0 &&
+                              strncmp(path_base(repo), "models--", 8) == 0
+                          ? strstr(path_base(repo) + 8, "--")
+                          : NULL;
+    (void)snprintf(name, APP_NAME_BYTES, "%.127s", org != NULL ? org + 2 : base);
+    char *dot = strrchr(name, '.');
+    if (dot != NULL && dot != name && (strcmp(dot, ".fmoe") == 0 || strcmp(dot, ".gguf") == 0))
+        *dot = '\0';
 }
 
 /* Hashes a model's path (FNV-1a) for use in a file name. */

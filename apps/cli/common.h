@@ -37,6 +37,11 @@ extern const char option_pin_help[], option_cpu_help[];
  * returned as it is when that model is not installed. The string lives as long as the program. */
 const char *app_model_path(const struct args *args);
 
+/* Writes the name of a model: its file's or folder's name without .fmoe or .gguf; in the cache of
+ * huggingface_hub, the model's name there. */
+#define APP_NAME_BYTES 128
+void app_model_name(const char *path, char name[APP_NAME_BYTES]);
+
 /* Checks, for a command whose MODEL has a default, that the default can be found. The message says
  * where it was looked for. */
 int app_model_check(const struct args *args, struct fm_error *err);

@@ -50,7 +50,7 @@ void interrupt_install_patient(void)
     (void)sigaction(SIGINT, &action, NULL);
 }
 
-bool interrupt_wait_input(int fd)
+bool interrupt_wait_input(int fd, bool (*is_pending)(void))
 {
     sigset_t with, without;
     fd_set input;
@@ -58,8 +58,11 @@ bool interrupt_wait_input(int fd)
     FD_SET(fd, &input); /* standard input is below FD_SETSIZE */
     (void)sigemptyset(&with);
     (void)sigaddset(&with, SIGINT);
+    (void)sigaddset(&with, SIGWINCH);
+    (void)sigaddset(&with, SIGCONT);
     (void)sigprocmask(SIG_BLOCK, &with, &without);
-    const int n = is_seen ? -1 : pselect(fd + 1, &input, NULL, NULL, NULL, &without);
+    const bool is_due = is_seen || (is_pending != NULL && is_pending());
+    const int n = is_due ? -1 : pselect(fd + 1, &input, NULL, NULL, NULL, &without);
     (void)sigprocmask(SIG_SETMASK, &without, NULL);
     return n > 0;
 }

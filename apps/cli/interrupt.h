@@ -20,8 +20,9 @@ bool interrupt_seen(void);
  * second cancels the watched session, the third kills. System calls in progress are interrupted. */
 void interrupt_install_patient(void);
 /* Waits until `fd` can be read and returns true. Returns false after any signal, including a Ctrl-C
- * that came before the call: none is lost between checking and waiting. */
-bool interrupt_wait_input(int fd);
+ * that came before the call: none is lost between checking and waiting. So is no SIGWINCH or
+ * SIGCONT that `is_pending`, which may be NULL, reports. */
+bool interrupt_wait_input(int fd, bool (*is_pending)(void));
 /* Resets the count of Ctrl-C presses. */
 void interrupt_forget(void);
 

@@ -323,7 +323,8 @@ static const struct option pull_command_options[] = {
      .help = "Failures in a row before giving up; each waits longer than the one before, up to 30 "
              "seconds, or as long as the server says"},
     {.name = "timeout", .kind = OPTION_UINT, .metavar = "SECONDS", .min = 1, .max = 3600,
-     .value = "60", .help = "Give up a connection that sends nothing for so long, and retry"},
+     .value = "60",
+     .help = "Give up a connection that has less than 512 bytes per second for so long, and retry"},
     {.name = "digest", .kind = OPTION_STRING, .metavar = "HEX",
      .help = "SHA-256 that the file at a URL must have. The hub's files are always compared with "
              "the hub's digests"},

@@ -162,6 +162,10 @@ static int retry(struct connection *c, CURLcode code, struct fm_error *err)
         c->n_failures = 0;
     if (c->n_failures++ >= web->n_retries)
         return web_explain(web, code, c->why, c->url, &c->reply, err);
+    if (code == CURLE_OPERATION_TIMEDOUT && c->n_got > 0)
+        log_warn("pull", "'%s': a connection had less than %d bytes per second for %u seconds; "
+                 "trying again, %u of %u", c->fetch->items[c->piece.item].name, WEB_MIN_SPEED,
+                 web->timeout_s, c->n_failures, web->n_retries);
     const uint64_t now = plat_now_ns(), asked = now + web_asked_ns(c->easy);
     c->not_before_ns = now + web_wait_ns(c->easy, c->n_failures);
     if (c->fetch->not_before_ns < asked)

@@ -232,7 +232,7 @@ int web_prepare(const struct web *web, CURL *easy, const char *url, struct web_r
     (void)curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     (void)curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, (long)web->timeout_s);
-    (void)curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    (void)curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, (long)WEB_MIN_SPEED);
     (void)curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, (long)web->timeout_s);
     (void)curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, take_header);
     (void)curl_easy_setopt(easy, CURLOPT_HEADERDATA, reply);

@@ -18,6 +18,9 @@
 #define WEB_ETAG_BYTES 256
 #define WEB_TEXT_BYTES 256
 #define WEB_MAX_REDIRECTS 10
+/* Bytes per second; a connection that is slower for the whole timeout is given up. At this speed a
+ * model would take years. */
+#define WEB_MIN_SPEED 512
 #define WEB_IGNORED_BYTES (64u << 10) /* of the text of a redirect or an error, which is not used */
 
 struct web {

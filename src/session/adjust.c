@@ -39,7 +39,7 @@ static int check(const struct fm_sampling *p, uint32_t vocabulary, struct fm_err
 }
 
 int adjust_init(struct adjust *a, const struct fm_sampling *p, uint32_t vocabulary,
-                struct fm_error *err)
+                uint32_t max_context, struct fm_error *err)
 {
     *a = (struct adjust){.repetition = p->repetition_penalty > 0 ? p->repetition_penalty : 1,
                          .presence = p->presence_penalty, .frequency = p->frequency_penalty,
@@ -55,7 +55,7 @@ int adjust_init(struct adjust *a, const struct fm_sampling *p, uint32_t vocabula
         ok = (a->n_seen = mem_new(vocabulary, sizeof *a->n_seen, "the sampler", err)) != NULL &&
              (a->n_generated = mem_new(vocabulary, sizeof *a->n_generated, "the sampler", err)) !=
                  NULL;
-    if (ok && has_penalty && p->penalty_window > 0) {
+    if (ok && has_penalty && p->penalty_window > 0 && p->penalty_window <= max_context) {
         a->n_window = p->penalty_window;
         ok = (a->window = mem_new(a->n_window, sizeof *a->window, "the sampler", err)) != NULL;
     }

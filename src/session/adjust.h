@@ -28,9 +28,11 @@ struct adjust {
     uint64_t n_tokens;
 };
 
-/* Allocates the tables. Fails with FM_ERR_ARG for a parameter out of range, or FM_ERR_NOMEM. */
+/* Allocates the tables. A window that is larger than the model's longest context counts all tokens,
+ * so it needs no table: a client may ask for 2^24 tokens. Fails with FM_ERR_ARG for a parameter out
+ * of range, or FM_ERR_NOMEM. */
 int adjust_init(struct adjust *a, const struct fm_sampling *sampling, uint32_t vocabulary,
-                struct fm_error *err);
+                uint32_t max_context, struct fm_error *err);
 void adjust_clear(struct adjust *a); /* accepts a zeroed struct */
 
 /* Counts one more token. Ignores ids outside the vocabulary. */

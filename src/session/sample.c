@@ -53,7 +53,7 @@ int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *samp
     s->sampling = own;
     s->sampling.logit_bias = NULL; /* the caller's memory; adjust_init has copied it */
     s->random_state = own.seed;
-    rc = adjust_init(&s->adjust, &own, vocabulary, err);
+    rc = adjust_init(&s->adjust, &own, vocabulary, model->engine.model->shape.max_context, err);
     if (rc == 0) {
         s->candidates = mem_new(vocabulary, sizeof *s->candidates, "the sampler", err);
         rc = s->candidates != NULL ? 0 : FM_ERR_NOMEM;

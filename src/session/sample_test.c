@@ -445,6 +445,28 @@ static void test_penalty_window(void **state)
     }
 }
 
+/* Returns how many allocations a sampler takes. */
+static long n_tables(unsigned window)
+{
+    const long before = mem_count();
+    struct fm_sampler *sampler =
+        open_sampler((struct fm_sampling){.presence_penalty = 1, .penalty_window = window});
+    const long n = mem_count() - before;
+    fm_sampler_close(sampler);
+    return n;
+}
+
+/* A window that no text can fill needs no memory. */
+static void test_large_window(void **state)
+{
+    (void)state;
+    struct fm_model_info info = {.size = sizeof info};
+    fm_model_info(model, &info);
+    assert_int_equal(n_tables(info.max_context), n_tables(0) + 1);
+    assert_int_equal(n_tables(info.max_context + 1), n_tables(0));
+    assert_int_equal(n_tables(LIMIT_CONTEXT), n_tables(0));
+}
+
 static void test_typical(void **state)
 {
     (void)state;
@@ -547,6 +569,7 @@ int main(void)
         cmocka_unit_test(test_penalties),
         cmocka_unit_test(test_tiny_repetition_penalty),
         cmocka_unit_test(test_penalty_window),
+        cmocka_unit_test(test_large_window),
         cmocka_unit_test(test_typical),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_out_of_range_is_refused),

@@ -154,7 +154,10 @@ class Talk(Talking):
         self.assertLessEqual(max(map(len, out.splitlines())), 100)
 
     def test_quit(self):
-        self.assertEqual(self.talk("/quit", "Hello").stdout, "")
+        for word in ("/quit", "/bye", "/exit"):
+            self.assertEqual(self.talk(word, "Hello").stdout, "")
+        self.assertEqual(self.talk("/?").stdout, self.talk("/help").stdout)
+        self.assertEqual(self.talk("/clear").stderr, self.talk("/new").stderr)
 
     def test_several_lines(self):
         def user(*lines):

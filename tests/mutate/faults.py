@@ -9,8 +9,9 @@ import faults_gpt_oss
 import faults_native
 import faults_pull
 import faults_server
+import faults_terminal
 
 FAULTS = (faults_cluster.FAULTS + faults_cuda.FAULTS + faults_disks.FAULTS +
           faults_draft.FAULTS + faults_engine.FAULTS + faults_families.FAULTS +
           faults_gpt_oss.FAULTS + faults_native.FAULTS + faults_pull.FAULTS +
-          faults_server.FAULTS)
+          faults_server.FAULTS + faults_terminal.FAULTS)

@@ -2,6 +2,14 @@
 from fault import Fault
 
 FAULTS = [
+    Fault('a file may have a negative size', 'apps/pull/hub_files.c',
+          '    if (!json_is_integer(size) || json_integer_value(size) < 0 ||',
+          '    if (!json_is_integer(size) ||',
+          ['fuzz.hub']),
+    Fault('a server may send a byte per second for ever', 'apps/pull/web.h',
+          '#define WEB_MIN_SPEED 512',
+          '#define WEB_MIN_SPEED 1',
+          ['pull.Network']),
     Fault('the token goes to every host', 'apps/pull/web.c',
           '           strcasecmp(hub.scheme, to.scheme) == 0 && '
           'strcasecmp(hub.host, to.host) == 0 &&\n'

@@ -159,6 +159,43 @@ class Network(Case):
         gate.set()
         self.assert_pulled(files)
 
+    def test_slow_server(self):
+        """A connection that sends a byte now and then is given up too, with a line that says so."""
+        files = self.add_noise(n_shards=1)
+        slow, gate = [], threading.Event()
+
+        def trickle(request):
+            data = self.hub.by_digest.get(request.name[1:])
+            if request.server.role != "files" or data is None or len(slow) == 2:
+                return False
+            slow.append(request)
+            first, last = map(int, request.headers["Range"].removeprefix("bytes=").split("-"))
+            request.send_response(206)
+            request.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+            request.send_header("Content-Length", str(last + 1 - first))
+            request.end_headers()
+            for byte in data[first:last + 1]:
+                request.wfile.write(bytes([byte]))
+                if gate.wait(0.05):
+                    break
+            request.cut()
+            return True
+        self.hub.faults.append(trickle)
+        done = self.pull("org/noise", "--timeout", "2", "--connections", "1")
+        gate.set()
+        self.assert_pulled(files)
+        self.assertEqual(len(slow), 2)
+        self.assertIn("less than 512 bytes per second", done.stderr)
+        del slow[:]
+        gate.clear()
+        self.flashmoe("rm", "org/noise")
+        self.hub.faults[:] = [lambda request: trickle(request) if len(slow) < 2 else False]
+        failed = self.pull("org/noise", "--timeout", "2", "--connections", "1", "--retries", "1",
+                           status=1)
+        gate.set()
+        self.assertIn("too slow", failed.stderr)
+        self.assertIn("same command again", failed.stderr)
+
     def test_no_ranges(self):
         files = self.add_noise()
         self.hub.has_ranges = False

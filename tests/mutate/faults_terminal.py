@@ -1,0 +1,43 @@
+"""Faults of the command line's words and of what a terminal shows."""
+from fault import Fault
+
+FAULTS = [
+    Fault('a word may be broken at the edge', 'apps/cli/wrap.c',
+          '    if (w->blank_columns + w->word_columns > room(w) && w->column > 0) {',
+          '    if (false) {',
+          ['cli.wrap']),
+    Fault('a line may begin with a combining mark', 'apps/cli/wrap.c',
+          '    if (width_of(b) == 0 || a == JOINER ||',
+          '    if (a == JOINER ||',
+          ['cli.wrap']),
+    Fault('lines of code are broken', 'apps/cli/wrap.c',
+          '        w->is_code = !w->is_code;',
+          '        w->is_code = false;',
+          ['cli.wrap']),
+    Fault('a wrapped answer keeps its control sequences', 'apps/cli/term.c',
+          '        const size_t n_clean = foreign_clean(f, text + i, n, clean);\n'
+          '        is_written = out_text(broken, wrap_text(wrap, clean, n_clean, broken));',
+          '        (void)f, (void)clean;\n'
+          '        is_written = out_text(broken, wrap_text(wrap, text + i, n, broken));',
+          ['cli.TerminalAnswers']),
+    Fault('what could be a model is asked', 'apps/cli/question.c',
+          '    if (is_unclear(word))',
+          '    if (false)',
+          ['cli.WordsQuestion']),
+    Fault('standard input beside a question is ignored', 'apps/cli/question.c',
+          '    int rc = isatty(STDIN_FILENO) ? 0 :',
+          '    int rc = true ? 0 :',
+          ['cli.WordsContext']),
+    Fault('an option of another tool has another value', 'apps/cli/other_tools.c',
+          '{"--temperature", "temp", NULL},',
+          '{"--temperature", "top-p", NULL},',
+          ['cli.WordsFlags']),
+    Fault('Tab completes names with control sequences', 'apps/chat/chat_complete.c',
+          ' || !is_printable(name) ||',
+          ' ||',
+          ['cli.ScreenEditing']),
+    Fault('a request takes the largest window of penalties', 'src/session/adjust.c',
+          ' && p->penalty_window <= max_context) {',
+          ') {',
+          ['unit.sample_test']),
+]
