@@ -308,14 +308,101 @@ class Answers(Case):
         self.assertEqual(rows, ["I think about", "many words that", "fill lines.", "",
                                 "Forty-two."])
 
-    def test_chat(self):
-        terminal = self.start("chat", self.model, *self.QUIET[:-3], "--io", "direct", columns=20)
-        terminal.wait_for("> ")
-        terminal.type("say A\r")
-        terminal.wait_for(r"tok/s")
-        rows = terminal.rows()
-        first = rows.index("The quick brown fox")
-        self.assertEqual(rows[first + 1:first + 3], ["jumps over the lazy", "dog and runs away"])
+
+class Editing(Case):
+    """The line that is typed, in `chat`."""
+    ARGS = ("--greedy", "--no-heat", "-n", "4", "-q", "--io", "direct", "--no-history")
+
+    def chat(self, model=None, **more):
+        terminal = self.start("chat", model or MODEL, *self.ARGS, **more)
+        terminal.wait(lambda rows: any(row.endswith(">") for row in rows), "the prompt")
+        return terminal
+
+    def last(self, terminal):
+        return [row for row in terminal.rows() if row][-1]
+
+    def wait_last(self, terminal, text):
+        terminal.wait(lambda rows: [row for row in rows if row][-1:] == [text], text)
+
+    def files(self):
+        for name in ("story.txt", "stories.json", "two words.txt", ".hidden"):
+            (self.folder / name).write_text("Hello.\n")
+        (self.folder / "sub").mkdir()
+        (self.folder / "sub" / "inner.txt").write_text("Hello.\n")
+        (self.folder / "evil\x1b[31mred\u009b2J.txt").write_text("x")
+        (self.folder / "evil\nline.txt").write_text("x")
+
+    def test_the_model_is_named(self):
+        for name, shown in (("small.fmoe", "small>"), ("a\x1b]0;evil\x07\x1b[2Jb", "ab>"),
+                            ("x" * 60, "x" * 32 + ">")):
+            copy = self.folder / name
+            shutil.copytree(MODEL, copy)
+            terminal = self.chat(copy)
+            self.assertEqual(self.last(terminal), shown)
+            self.assertEqual(terminal.screen.title, "")
+            terminal.type("/bye\r")
+            self.assertEqual(terminal.end(), 0)
+
+    def test_commands(self):
+        terminal = self.chat()
+        for typed, shown in (("/und\t", "nano> /undo"), ("\x15/lo\t", "nano> /load"),
+                             ("\x15/set temp\t", "nano> /set temperature"),
+                             ("\x15/think of\t", "nano> /think off")):
+            terminal.type(typed)
+            self.wait_last(terminal, shown)
+        terminal.type("\x15/s\t\t")  # several: the second Tab lists them
+        terminal.wait_for("save  set  stats  system")
+        self.wait_last(terminal, "nano> /s")
+        terminal.type("\x15Hello\t you")  # nothing to complete in a message
+        self.wait_last(terminal, "nano> Hello you")
+
+    def test_files(self):
+        self.files()
+        terminal = self.chat()
+        at = f"{self.folder}/"
+        for typed, shown in ((f"/load {at}storie\t", f"/load {at}stories.json"),
+                             (f"\x15/load {at}su\t", f"/load {at}sub/"),
+                             ("in\t", f"/load {at}sub/inner.txt"),
+                             (f"\x15/load {at}.h\t", f"/load {at}.hidden"),
+                             (f"\x15/load {at}tw\t", f"/load {at}two words.txt"),
+                             (f"\x15/read {at}tw\t", f'/read "{at}two words.txt"')):
+            terminal.type(typed)
+            self.wait_last(terminal, "nano> " + shown)
+        terminal.type(f"\x15/load {at}sto\t\t")
+        terminal.wait_for(r"stories\.json  story\.txt")
+        terminal.type(f"\x15/load {at}ev\t!")  # names that a line cannot show are left out
+        self.wait_last(terminal, f"nano> /load {at}ev!")
+        self.assertNotIn(b"red", terminal.raw)
+        self.assertNotIn("\u009b".encode(), terminal.raw)
+
+    def test_resized(self):
+        """The line is drawn once, whatever the width was before."""
+        text = "The quick brown fox jumps over the lazy dog and runs away from the bear."
+        terminal = self.chat(columns=100)
+        terminal.type(text)
+        terminal.wait_for("bear\\.")
+        whole = "nano> " + text
+        for columns in (60, 40, 61, 30, 100):
+            terminal.resize(columns)
+            rows = [whole[i:i + columns].rstrip() for i in range(0, len(whole), columns)]
+            terminal.wait(lambda shown, rows=rows: [row for row in shown if row][-len(rows):] ==
+                          rows, rows)
+        terminal.type("\x15/bye\r")
+        self.assertEqual(terminal.end(), 0)
+
+    def test_resized_below_text(self):
+        """What stands above the line stays."""
+        terminal = self.chat(columns=80)
+        terminal.type("/set temperature\r")
+        terminal.wait_for("temperature +0")
+        terminal.type("word " * 30)
+        terminal.wait(lambda rows: "".join(rows).count("word") == 30, "the words")
+        for columns in (50, 90, 33):
+            terminal.resize(columns)
+            terminal.wait(lambda rows: "".join(rows).count("word") >= 30 and
+                          any(row.startswith("temperature") for row in rows), "the words")
+        terminal.type("\x15/exit\r")
+        self.assertEqual(terminal.end(), 0)
 
 
 class Editing(Case):
