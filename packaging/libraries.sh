@@ -12,15 +12,19 @@
 # CC, AR and RANLIB name the tools where the defaults of SYSTEM are not wanted.
 #
 # The sources are the distribution's source packages, with its security fixes; apt checks their
-# signatures. SOURCES (default: build-sources) keeps them, so that the network is used once.
+# signatures. SOURCES (default: build-sources) keeps them; newer ones replace them. OFFLINE=1 takes
+# those that are there.
 set -eu
 
-[ $# -ge 1 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,17s/^# \{0,1\}//p' "$0"; exit 2; }
 mkdir -p "$1"
 prefix=$(cd "$1" && pwd)
 system=${2:-}
 root=$(cd "$(dirname "$0")/.." && pwd)
 sources=${SOURCES:-$root/build-sources}
+mkdir -p "$sources"
+sources=$(cd "$sources" && pwd)
+fail() { echo "libraries.sh: $1" >&2; exit 1; }
 jobs=${JOBS:-2}
 packages="jansson xxhash libmicrohttpd curl"
 host=
@@ -45,34 +49,66 @@ macos)
 *) echo "libraries.sh: '$system' is no system: say musl, macos or nothing" >&2; exit 2 ;;
 esac
 
+# The version of the source package that is there; nothing where there is none.
+unpacked() { sed -n '1s/.*(\(.*\)).*/\1/p' "$sources/$1/debian/changelog" 2>/dev/null || true; }
+
+apt() {
+    command=$1
+    shift
+    "$command" -qq -o "Dir::Etc::SourceList=$sources/apt/sources.list" \
+        -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$sources/apt/lists" \
+        -o APT::Sandbox::User=root -o APT::Update::Error-Mode=any "$@"
+}
+
+# candidate NAME: the newest version that the distribution has.
+candidate() {
+    newest=
+    for version in $(apt apt-cache showsrc --only-source "$1" | sed -n 's/^Version: *//p'); do
+        if dpkg --compare-versions "$version" gt "$newest"; then newest=$version; fi
+    done
+    echo "$newest"
+}
+
 # fetch NAME...: unpacks source packages as $sources/NAME, with the distribution's patches.
 fetch() {
-    wanted=
-    for name; do [ -d "$sources/$name" ] || wanted="$wanted $name"; done
-    [ -n "$wanted" ] || return 0
-    command -v dpkg-source >/dev/null || { echo "libraries.sh: install dpkg-dev" >&2; exit 1; }
+    if [ "${OFFLINE:-}" = 1 ]; then
+        for name; do
+            [ -n "$(unpacked "$name")" ] || fail "OFFLINE=1, and $sources/$name is no source package"
+        done
+        return
+    fi
+    command -v dpkg-source >/dev/null || fail "install dpkg-dev"
     # shellcheck source=/dev/null
     suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-    mkdir -p "$sources/apt/lists/partial" "$sources/packages"
+    mkdir -p "$sources/apt/lists/partial"
     {
         echo "deb-src https://mirror.example/debian $suite main"
         echo "deb-src https://mirror.example/debian $suite-updates main"
         echo "deb-src https://mirror.example/debian-security $suite-security main"
     } >"$sources/apt/sources.list"
-    (
-        cd "$sources/packages"
-        set -- -o "Dir::Etc::SourceList=$sources/apt/sources.list" \
-            -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$sources/apt/lists" \
-            -o APT::Sandbox::User=root
-        apt-get -qq "$@" update
-        # shellcheck disable=SC2086
-        apt-get -qq "$@" source --download-only $wanted
-    )
-    for name in $wanted; do
-        rm -rf "$sources/$name.new"
-        dpkg-source --no-check -x "$sources/packages/${name}"_*.dsc "$sources/$name.new" >/dev/null
-        mv "$sources/$name.new" "$sources/$name"
+    apt apt-get update || fail "no list of source packages (OFFLINE=1 takes those in $sources)"
+    for name; do
+        newest=$(candidate "$name")
+        [ -n "$newest" ] || fail "the distribution ($suite) has no source package $name"
+        [ "$(unpacked "$name")" = "$newest" ] || replace "$name" "$newest"
     done
+}
+
+# replace NAME VERSION: fetches that version in place of the one that is there.
+replace() {
+    mark=debian/.fetched # a folder without it is somebody's work
+    [ ! -e "$sources/$1" ] || [ -f "$sources/$1/$mark" ] ||
+        fail "$sources/$1 is not $1 $2, and not fetched by this script: move it away"
+    download=$sources/apt/download
+    rm -rf "$download"
+    mkdir "$download"
+    (cd "$download" && apt apt-get source --only-source --download-only "$1=$2")
+    dpkg-source --no-check -x "$download/$1"_*.dsc "$download/unpacked" >/dev/null
+    : >"$download/unpacked/$mark"
+    rm -rf "${sources:?}/$1"
+    mv "$download/unpacked" "$sources/$1"
+    rm -rf "$download"
+    [ "$(unpacked "$1")" = "$2" ] || fail "$1: wanted version $2, got $(unpacked "$1")"
 }
 
 # pc NAME VERSION LIBS: writes a pkg-config file.
@@ -167,7 +203,12 @@ if [ "$system" = musl ]; then
 fi
 for name in $packages; do
     log=$prefix/$name.log
-    "build_$name" >"$log" 2>&1 || { cat "$log"; echo "libraries.sh: $name failed" >&2; exit 1; }
-    echo "$name $(head -1 "$sources/$name/debian/changelog" | sed 's/.*(\(.*\)).*/\1/')"
+    # No part of a condition: there the shell would go on after a command that failed.
+    set +e
+    (set -e; "build_$name") >"$log" 2>&1
+    status=$?
+    set -e
+    [ "$status" -eq 0 ] || { cat "$log" >&2; fail "$name failed"; }
+    echo "$name $(unpacked "$name")"
 done >"$prefix/versions"
 cat "$prefix/versions"

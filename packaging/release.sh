@@ -4,7 +4,8 @@
 #   packaging/release.sh [--out DIR] [--only KIND,...] [--contact "NAME <ADDRESS>"] [--url URL]
 #
 # Kinds: source, deb, rpm, static, formula, notes; all of them unless --only says which. DIR
-# (default: build-release) gets them, with SHA256SUMS. --url says where they will be published, for
+# (default: build-release) gets them, with SHA256SUMS. It is new, empty, or from an earlier run: what
+# that made of the same commit stays in SHA256SUMS. --url says where the files will be published, for
 # the Homebrew formula.
 #
 # The version is the one in CMakeLists.txt, and CHANGELOG.md must have its section. The tree must have
@@ -24,7 +25,7 @@ url=https://example.org/flashmoe
 while [ $# -gt 0 ]; do
     case $1 in
     --out|--only|--contact|--url) [ $# -ge 2 ] || fail "$1 needs a value" ;;
-    *) sed -n '2,13s/^# \{0,1\}//p' "$0"; [ "$1" = --help ] && exit 0; exit 2 ;;
+    *) sed -n '2,14s/^# \{0,1\}//p' "$0"; [ "$1" = --help ] && exit 0; exit 2 ;;
     esac
     case $1 in
     --out) out=$2 ;;
@@ -34,12 +35,17 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
+[ -n "$(echo "$kinds" | tr -d ', ')" ] || fail "--only needs a kind"
 for kind in $(echo "$kinds" | tr , ' '); do
     case $kind in
     source|deb|rpm|static|formula|notes) ;;
     *) fail "--only: '$kind' is no kind: say source, deb, rpm, static, formula or notes" ;;
     esac
 done
+case $url in
+''|*[!A-Za-z0-9:/._~%?=+"&"-]*)
+    fail "--url: '$url' is no URL: it may have letters, digits and :/._~%?=&+-" ;;
+esac
 wants() { case ,$kinds, in *,$1,*) return 0 ;; esac; return 1; }
 
 # need COMMAND PACKAGE: stops with the name of the package that has it.
@@ -64,12 +70,20 @@ tagged=$(git rev-parse -q --verify "refs/tags/v$version^{commit}" || true)
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 
+commit=$(git rev-parse HEAD)
+
+# The marker says that the folder is this script's, and which commit SHA256SUMS is about.
+marker=.flashmoe-release
+[ ! -e "$out" ] || [ -d "$out" ] || fail "--out: $out is no folder"
+[ -f "$out/$marker" ] || [ -z "$(ls -A "$out" 2>/dev/null)" ] ||
+    fail "--out: $out is not empty and has no $marker of an earlier run: name a new folder"
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
-rm -f "$out"/flashmoe* "$out"/libflashmoe* "$out"/NOTES.md "$out"/SHA256SUMS
-work=$out/work # a fixed path, so that a compiler cache can help
+[ -f "$out/$marker" ] || echo none >"$out/$marker"
+work=$out/.flashmoe-work # a fixed path, so that a compiler cache can help
 rm -rf "$work"
-mkdir "$work"
+made=$work/made # what this run makes
+mkdir "$work" "$made"
 trap 'rm -rf "$work"' EXIT
 tree=$work/flashmoe-$version
 machine=$(uname -m)
@@ -79,7 +93,7 @@ export SOURCES="${SOURCES:-$root/build-sources}" JOBS="$jobs"
 git archive --format=tar --prefix="flashmoe-$version/" HEAD >"$work/source.tar"
 tar -C "$work" -xf "$work/source.tar"
 source_tar=flashmoe-$version.tar.gz
-if wants source || wants formula; then gzip -9n <"$work/source.tar" >"$out/$source_tar"; fi
+if wants source || wants formula; then gzip -9n <"$work/source.tar" >"$made/$source_tar"; fi
 
 # build NAME OPTIONS...: configures and builds the exported tree in $work/NAME.
 build() {
@@ -105,7 +119,7 @@ pack() {
         tail -40 "$work/$1.log" >&2
         fail "CPack failed for $1"
     fi
-    mv "$work/$1"/*"$2" "$out/"
+    mv "$work/$1"/*"$2" "$made/"
 }
 
 # libraries NAME SYSTEM: builds static libraries in $work/NAME.
@@ -137,9 +151,9 @@ if wants static; then
     DESTDIR=$work/stage cmake --install "$work/static" --prefix /usr/local --component program \
         --strip >/dev/null
     mv "$work/stage/usr/local" "$work/stage/$name"
-    cp "$tree/LICENSE" "$tree/CHANGELOG.md" "$work/stage/$name/"
     doc=$work/stage/$name/share/doc/flashmoe/libraries
     mkdir -p "$doc"
+    cp "$tree/LICENSE" "$tree/CHANGELOG.md" "${doc%/*}/"
     cp "$work/static-libraries/versions" "$doc/versions"
     while read -r library rest; do
         cp "$SOURCES/$library/debian/copyright" "$doc/$library"
@@ -147,21 +161,30 @@ if wants static; then
     chmod -R u=rwX,go=rX "$work/stage/$name"
     tar -C "$work/stage" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 \
         --numeric-owner --format=ustar -cf "$work/static.tar" "$name"
-    gzip -9n <"$work/static.tar" >"$out/$name.tar.gz"
+    gzip -9n <"$work/static.tar" >"$made/$name.tar.gz"
 fi
 
 if wants formula; then
-    sum=$(sha256sum "$out/$source_tar" | cut -d ' ' -f 1)
-    sed -e "s|@URL@|$url|g" -e "s|@VERSION@|$version|g" -e "s|@SHA256@|$sum|g" \
-        "$tree/packaging/flashmoe.rb.in" >"$out/flashmoe.rb"
+    sum=$(sha256sum "$made/$source_tar" | cut -d ' ' -f 1)
+    escaped=$(printf '%s\n' "$url" | sed 's/[&\\]/\\&/g')
+    sed -e "s|@URL@|$escaped|g" -e "s|@VERSION@|$version|g" -e "s|@SHA256@|$sum|g" \
+        "$tree/packaging/flashmoe.rb.in" >"$made/flashmoe.rb"
 fi
 
 if wants notes; then
     awk -v begin="## $version " 'index($0, begin) == 1 { on = 1; next } /^## / { on = 0 } on' \
-        "$tree/CHANGELOG.md" | sed '/./,$!d' >"$out/NOTES.md"
+        "$tree/CHANGELOG.md" | sed '/./,$!d' >"$made/NOTES.md"
 fi
 
-(cd "$out" && for file in *; do
-    case $file in SHA256SUMS) ;; *) [ ! -f "$file" ] || sha256sum "$file" ;; esac
-done >SHA256SUMS)
+# Only now does anything change in $out. Lines of an earlier run stay as they are.
+(cd "$made" && sha256sum -- *) >"$work/new"
+cp "$work/new" "$work/sums"
+if [ -f "$out/SHA256SUMS" ] && [ "$(cat "$out/$marker")" = "$commit" ]; then
+    while read -r sum file; do
+        if [ ! -e "$made/$file" ] && [ -f "$out/$file" ]; then echo "$sum  $file"; fi
+    done <"$out/SHA256SUMS" >>"$work/sums"
+fi
+while read -r sum file; do mv -fT "$made/$file" "$out/$file"; done <"$work/new"
+sort -k 2 "$work/sums" >"$out/SHA256SUMS"
+echo "$commit" >"$out/$marker"
 cat "$out/SHA256SUMS"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The release script without its builds: what it refuses, and that the same commit gives the same
-bytes. It runs in a small tree with the files that it reads."""
+"""The release script without its builds: what it refuses and keeps, and that the same commit gives
+the same bytes. It runs in a small tree with the files that it reads."""
 import hashlib
 import os
 import pathlib
@@ -11,9 +11,26 @@ import tarfile
 import tempfile
 import unittest
 
+from commands import write_commands
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COPIED = ("CMakeLists.txt", "CHANGELOG.md", "LICENSE", ".gitignore", "packaging")
 LIGHT = ("--only", "source,formula,notes")
+MARKER = ".flashmoe-release"
+# In place of the builds: installing makes one program, and packing one file of each kind.
+COMMANDS = {
+    "cmake": """case $1 in
+-S) while [ "$1" != -B ]; do shift; done; mkdir -p "$2" ;;
+--install) mkdir -p "$DESTDIR/usr/local/bin"; echo program >"$DESTDIR/usr/local/bin/flashmoe" ;;
+esac""",
+    "cpack": 'kind=$(basename "$PWD"); echo "$kind" >"flashmoe.$kind"',
+    "ninja": "", "musl-gcc": "", "dpkg-shlibdeps": "", "rpmbuild": "",
+}
+LIBRARIES = """#!/bin/sh
+mkdir -p "$1" "$SOURCES/zlib/debian"
+echo text >"$SOURCES/zlib/debian/copyright"
+echo "zlib 1" >"$1/versions"
+"""
 
 
 class Release(unittest.TestCase):
@@ -78,7 +95,79 @@ class Release(unittest.TestCase):
 
     def test_bad_options_are_refused(self):
         self.refused("'snap' is no kind", "--only", "source,snap")
+        self.refused("--only needs a kind", "--only", ",")
         self.refused("--url needs a value", "--url")
+        for url in ("", "https://a.org/x|", "https://a.org/\\1", 'https://a.org/"', "a\nb", "#{x}"):
+            self.refused("is no URL", *LIGHT, "--url", url)
+
+    def test_a_url_is_written_as_it_is(self):
+        url = "https://example.org/a%20b~/x?y=1&z=+2"
+        done = self.release(*LIGHT, "--url", url)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f'homepage "{url}"\n', self.out("flashmoe.rb").read_text(encoding="utf-8"))
+
+    def out(self, *parts):
+        return pathlib.Path(self.folder.name, "out", *parts)
+
+    def test_a_folder_of_somebody_else_is_refused(self):
+        for name in ("work/thesis.txt", "flashmoe-notes.txt", ".flashmoe-work/x", ".hidden"):
+            path = self.out(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("mine\n", encoding="utf-8")
+            self.refused("is not empty and has no " + MARKER, *LIGHT)
+            self.assertEqual(path.read_text(encoding="utf-8"), "mine\n")
+            shutil.rmtree(self.out())
+        self.out().write_text("mine\n", encoding="utf-8")
+        self.refused("is no folder", *LIGHT)
+
+    def with_stubs(self, kinds):
+        """Makes these kinds without a compiler, and returns the names in SHA256SUMS."""
+        folder = os.path.join(self.folder.name, "bin")
+        write_commands(folder, COMMANDS)
+        done = self.release("--only", kinds, PATH=folder + ":" + os.environ["PATH"],
+                            SOURCES=os.path.join(self.folder.name, "sources"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=self.out(), check=True)
+        sums = self.out("SHA256SUMS").read_text(encoding="utf-8")
+        self.assertTrue(done.stdout.endswith(sums))
+        return [line.split()[1] for line in sums.splitlines()]
+
+    def use_light_libraries(self):
+        (self.tree / "packaging/libraries.sh").write_text(LIBRARIES, encoding="utf-8")
+        self.commit("libraries")
+
+    def test_kinds_made_one_after_the_other(self):
+        self.use_light_libraries()
+        self.assertEqual(self.with_stubs("deb"), ["flashmoe.deb"])
+        self.out("flashmoe-mine.txt").write_text("mine\n", encoding="utf-8")
+        self.out("work").mkdir()
+        self.assertEqual(self.with_stubs("rpm"), ["flashmoe.deb", "flashmoe.rpm"])
+        self.assertEqual(self.with_stubs("rpm,notes"), ["NOTES.md", "flashmoe.deb", "flashmoe.rpm"])
+        # Another commit: the files stay, but are not part of its release.
+        self.edit("LICENSE", "MIT", "mit")
+        self.commit("later")
+        self.assertEqual(self.with_stubs("deb"), ["flashmoe.deb"])
+        names = {"SHA256SUMS", MARKER, "NOTES.md", "flashmoe.deb", "flashmoe.rpm", "work"}
+        self.assertEqual({path.name for path in self.out().iterdir()},
+                         names | {"flashmoe-mine.txt"})
+
+    def test_a_file_changed_later_does_not_get_a_new_sum(self):
+        self.use_light_libraries()
+        self.with_stubs("deb")
+        before = self.out("SHA256SUMS").read_text(encoding="utf-8")
+        self.out("flashmoe.deb").write_text("changed\n", encoding="utf-8")
+        self.assertEqual(self.release("--only", "notes").returncode, 0)
+        self.assertIn(before, self.out("SHA256SUMS").read_text(encoding="utf-8"))
+
+    def test_the_static_program_puts_only_folders_below_the_prefix(self):
+        """It is unpacked into /usr/local: texts lie in the documentation folder."""
+        self.use_light_libraries()
+        name, = self.with_stubs("static")
+        with tarfile.open(self.out(name)) as tar:
+            files = {member.name.partition("/")[2] for member in tar if member.isfile()}
+        doc = "share/doc/flashmoe/"
+        self.assertEqual(files, {"bin/flashmoe", doc + "LICENSE", doc + "CHANGELOG.md",
+                                 doc + "libraries/versions", doc + "libraries/zlib"})
 
     def test_the_same_commit_gives_the_same_bytes(self):
         done = self.release(*LIGHT, "--url", "https://example.org/x", TZ="Asia/Tokyo")
@@ -92,7 +181,7 @@ class Release(unittest.TestCase):
         out = pathlib.Path(self.folder.name, "out")
         for name, digest in sums.items():
             self.assertEqual(hashlib.sha256((out / name).read_bytes()).hexdigest(), digest)
-        self.assertEqual({path.name for path in out.iterdir()}, names | {"SHA256SUMS"})
+        self.assertEqual({path.name for path in out.iterdir()}, names | {"SHA256SUMS", MARKER})
         self.check_source(out / f"flashmoe-{self.version}.tar.gz")
         formula = (out / "flashmoe.rb").read_text(encoding="utf-8")
         self.assertIn(f'url "https://example.org/x/flashmoe-{self.version}.tar.gz"', formula)
