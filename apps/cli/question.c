@@ -1,14 +1,17 @@
 #include "apps/cli/question.h"
 
 #include <ctype.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 #include "base/plat.h"
+#include "apps/cli/cluster.h"
 #include "apps/cli/common.h"
 #include "apps/cli/term.h"
 #include "apps/pull/store.h"
@@ -159,12 +162,22 @@ int question_split(struct args *args, struct fm_error *err)
 
 /* ---- the prompt ------------------------------------------------------------------------- */
 
-/* Reads standard input, and says so if that takes long: a program that started this one may have
- * left it open. */
-static int read_context(const struct args *args, char **text, size_t *bytes, struct fm_error *err)
+/* Returns whether standard input may be context. nohup opens it for writing only, and mpirun keeps
+ * it open for ever. */
+static bool has_input(void)
+{
+    const int flags = fcntl(STDIN_FILENO, F_GETFL);
+    struct stat file;
+    return flags >= 0 && (flags & O_ACCMODE) != O_WRONLY && fstat(STDIN_FILENO, &file) == 0 &&
+           !S_ISDIR(file.st_mode) && !isatty(STDIN_FILENO) && cluster_of_process() == NULL;
+}
+
+/* Reads standard input, and says so if that takes long, also to who wants quiet: a program that
+ * started this one may have left it open. */
+static int read_context(char **text, size_t *bytes, struct fm_error *err)
 {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-    if (poll(&input, 1, SILENT_MS) == 0 && !args_flag(args, "quiet"))
+    if (poll(&input, 1, SILENT_MS) == 0)
         say("waiting for the end of standard input, which comes before the question; without one, "
             "use </dev/null");
     return file_read("-", text, bytes, err);
@@ -199,7 +212,7 @@ int question_read(const struct args *args, char **text, size_t *text_bytes, stru
                        "conversation");
     if (question == NULL)
         return prompt_read(args, text, text_bytes, err);
-    int rc = isatty(STDIN_FILENO) ? 0 : read_context(args, &context, &n, err);
+    int rc = has_input() ? read_context(&context, &n, err) : 0;
     if (rc == 0 && !is_raw)
         while (n > 0 && strchr(" \t\r\n", context[n - 1]) != NULL && context[n - 1] != '\0')
             n--;

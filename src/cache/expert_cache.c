@@ -565,6 +565,8 @@ static void close_plan(struct expert_cache *cache)
         if (!cache->slots[i].is_unverified)
             release_or_empty(cache, i);
     }
+    for (uint32_t i = 0; i < plan->n_hits; i++) /* tiers_move_up: slots may get others */
+        plan->hit_slots[i] = cache->slots[plan->hit_slots[i]].expert;
     plan->is_open = false;
     assert(cache->n_idle_reads + plan->n_unverified + plan->n_damaged == READS_NEEDED);
 }

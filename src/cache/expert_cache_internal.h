@@ -73,7 +73,7 @@ struct plan {
     bool is_open;
     uint32_t layer;
     const struct expert_use *uses;
-    uint32_t *hit_slots; /* [n_hits]: pinned, not yet handed out */
+    uint32_t *hit_slots; /* [n_hits]: pinned; when the plan is closed, the experts */
     uint32_t n_hits, next_hit;
     uint32_t *missing; /* [n_missing]: indices into uses */
     uint32_t n_missing, next_missing;

@@ -286,13 +286,11 @@ void tiers_fill_above(struct expert_cache *cache)
 void tiers_move_up(struct expert_cache *cache)
 {
     const struct plan *plan = &cache->plan;
-    uint32_t *hits = plan->hit_slots;
+    const uint32_t *hits = plan->hit_slots; /* experts by now */
     /* A prompt uses nearly all experts: moving them would only drive out the hot ones. */
     if (cache->n_tiers < 2 || plan->n_hits + plan->n_missing > READS_NEEDED)
         return;
     tier_moves_earn(&cache->transfers.moves);
-    for (uint32_t i = 0; i < plan->n_hits; i++) /* slots may get other experts below */
-        hits[i] = cache->slots[hits[i]].expert;
     for (uint32_t i = 0; i < plan->n_hits; i++) {
         const uint32_t *where = where_of(cache, plan->layer, hits[i]), slot = *where;
         /* Making room may take the very slot. */

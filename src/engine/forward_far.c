@@ -19,8 +19,8 @@
 /* The processor has work in every layer of a token, and waits for the device in between. Waking its
  * threads took a sixth of the time. */
 #define SPIN_NS 500000
-/* Of the device's memory, unless experts are so large that these are fewer than the least places:
- * three groups of two. */
+/* Of the device's memory, if a layer has so many experts; more if experts are so large that these
+ * are fewer than the least places: three groups of two. */
 #define RING_BYTES (128ull << 20)
 #define MIN_PLACES 6u
 /* With more threads than these, one is spared for driving the device. */
@@ -35,8 +35,11 @@ static uint64_t place_bytes(const struct model *model)
 
 static uint32_t n_places(const struct model *model)
 {
+    const uint32_t n_experts = model->shape.n_experts;
+    const uint32_t max = n_experts < FAR_MAX_PLACES ? n_experts : FAR_MAX_PLACES;
     const uint64_t n = RING_BYTES / place_bytes(model);
-    return n < MIN_PLACES ? MIN_PLACES : n > FAR_MAX_PLACES ? FAR_MAX_PLACES : (uint32_t)n;
+    const uint32_t found = n < max ? (uint32_t)n : max;
+    return found < MIN_PLACES ? MIN_PLACES : found;
 }
 
 uint64_t far_row_bytes(const struct model *model)
@@ -239,7 +242,7 @@ void far_note_waited(struct forward *f)
     f->far.first = ahead->first < ahead->n ? ahead->place + ahead->first : f->far.next;
 }
 
-static char *memory_of(const struct forward *f, uint32_t place)
+static char *memory_of(const struct forward *f, uint64_t place)
 {
     return f->far.ring + place % f->far.n_places * place_bytes(f->model);
 }
@@ -247,24 +250,29 @@ static char *memory_of(const struct forward *f, uint32_t place)
 /* Returns the mark behind the operations that used a place before; 0: they are done. Those of few
  * rows set none, because the host waits for the device before the places come again: if it did not,
  * a mark behind all that is queued does. */
-static uint64_t mark_before(struct forward *f, uint32_t place)
+static uint64_t mark_before(struct forward *f, uint64_t place)
 {
     const struct memory *m = f->be->memory;
     const uint64_t mark = f->far.marks[place % f->far.n_places];
-    if ((int32_t)(place - f->far.n_places - f->far.first) < 0)
+    if (place < f->far.first + f->far.n_places)
         return 0;
-    return mark > 0 ? mark : m->link->mark(m);
+    if (mark > 0)
+        return mark;
+    if (!f->far.ahead.is_joined) /* what was sent ahead and dropped may still travel */
+        expert_cache_join(f->cache);
+    f->far.ahead.is_joined = true;
+    return m->link->mark(m);
 }
 
 /* Forgets the next one that was sent ahead. */
 static void drop_ahead(struct far *far)
 {
-    const uint32_t place = far->ahead.place + far->ahead.first++;
+    const uint64_t place = far->ahead.place + far->ahead.first++;
     far->marks[place % far->n_places] = 0;
 }
 
 /* Returns whether an expert was sent ahead, and where to. They come in ascending order. */
-static bool take_ahead(struct far *far, uint32_t layer, uint32_t expert, uint32_t *place)
+static bool take_ahead(struct far *far, uint32_t layer, uint32_t expert, uint64_t *place)
 {
     struct far_ahead *ahead = &far->ahead;
     while (ahead->first < ahead->n &&
@@ -277,7 +285,7 @@ static bool take_ahead(struct far *far, uint32_t layer, uint32_t expert, uint32_
 }
 
 /* Returns a place that is free when what was queued is done. */
-static uint32_t next_place(struct far *far)
+static uint64_t next_place(struct far *far)
 {
     const struct far_ahead *ahead = &far->ahead;
     while (ahead->first < ahead->n &&
@@ -288,7 +296,7 @@ static uint32_t next_place(struct far *far)
 
 /* Starts to send those experts that are not there yet. */
 static void send(struct forward *f, uint32_t layer, const struct expert_item *items, uint32_t n,
-                 uint32_t *places)
+                 uint64_t *places)
 {
     struct far *far = &f->far;
     const struct memory *m = f->be->memory;
@@ -329,6 +337,7 @@ void far_send_ahead(struct forward *f, uint32_t expert_layer)
         ahead->experts[ahead->n++] = e;
         far->next++;
     }
+    ahead->is_joined = false;
 }
 
 /* Queues the experts that were sent last. */
@@ -342,6 +351,7 @@ static void use_sent(struct forward *f, uint32_t layer, const struct far_work *w
     for (uint32_t i = 0; i < work->n_sent; i++)
         experts[i] = forward_expert(f, &work->items[i], memory_of(f, work->places[i]));
     expert_cache_join(f->cache);
+    far->ahead.is_joined = true;
     forward_compute(f, layer, experts, work->n_sent, false);
     if (f->step.n_rows > FAR_ROWS)
         mark = f->be->memory->link->mark(f->be->memory);

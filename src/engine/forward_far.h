@@ -35,9 +35,10 @@ struct far_job {
 /* Experts of a layer that were sent before its rows are known, ascending. */
 struct far_ahead {
     uint32_t layer; /* of those with experts */
-    uint32_t place; /* of the first one */
+    uint64_t place; /* of the first one */
     uint32_t experts[FAR_MAX_PLACES];
     uint32_t first, n; /* those that nobody has asked for yet: [first, n) */
+    bool is_joined;    /* operations that are queued now wait for them */
 };
 
 /* Experts in the host's memory beside a device: sent to the device for one use, or computed where
@@ -57,8 +58,8 @@ struct far {
     char *ring;
     uint32_t n_places, n_together; /* so many are sent at a time */
     uint64_t marks[FAR_MAX_PLACES]; /* behind the operations that use each; 0: nobody knows */
-    uint32_t next;  /* place */
-    uint32_t first; /* place that was used since the device was last waited for */
+    uint64_t next;  /* place */
+    uint64_t first; /* place that was used since the device was last waited for */
     struct far_ahead ahead;
     double send_ns, compute_ns; /* of an expert, and of an expert with one row; as measured */
     uint64_t n_looks, n_computed;
@@ -76,7 +77,7 @@ struct far_work {
     const struct expert_item *items;
     uint32_t n, n_left;    /* those at hand, and all that are left */
     uint32_t n_sent;       /* of those at hand: the first ones are sent, the others computed */
-    uint32_t places[FAR_TOGETHER]; /* where they are sent to */
+    uint64_t places[FAR_TOGETHER]; /* where they are sent to */
 };
 
 /* Queues that the host gets the rows of a layer. It has them when it has waited for the router's

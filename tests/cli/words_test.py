@@ -163,10 +163,20 @@ class Context(Case):
         os.close(master)
         os.close(slave)
 
+    def test_nothing_to_read(self):
+        """nohup opens standard input for writing only; some programs leave a folder there."""
+        for opened in (os.open(os.devnull, os.O_WRONLY), os.open("/", os.O_RDONLY)):
+            with self.subTest(opened=opened):
+                done = subprocess.run([PROGRAM, "run", MODEL, "-p", "Hi", *ARGS], stdin=opened,
+                                      capture_output=True, check=False)
+                os.close(opened)
+                self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_an_open_pipe(self):
-        """A program that leaves standard input open sees what is waited for."""
-        with subprocess.Popen([PROGRAM, "run", MODEL, "-p", "Hi", *ARGS], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        """A program that leaves standard input open sees what is waited for, also with -q."""
+        with subprocess.Popen([PROGRAM, "run", MODEL, "-p", "Hi", *ARGS, "-q"],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as process:
             self.assertIn(b"waiting for the end of standard input", process.stderr.readline())
             process.stdin.close()
             process.stdout.read()

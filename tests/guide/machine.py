@@ -13,6 +13,7 @@ Nothing here needs a network, a GPU or much disk. What stands in for what:
 | `make`, `make test` | `make` itself; what it would build is there, and no package is installed |
 | /ssd1, /ssd2 | folders |
 | HOSTFILE | two machines that `cluster plan` need not measure |
+| `git diff` | a line that changed |
 | coding agents | a program that reads their settings and sends one request (agent.py) |
 """
 import json
@@ -165,7 +166,8 @@ class Machine:
         (self.tree / "text.jsonl").write_text('{"text": "The sky is blue."}\n', encoding="utf-8")
 
     def make_programs(self):
-        programs = {"flashmoe": WRAPPER, "cmake": CMAKE, "ctest": CTEST}
+        programs = {"flashmoe": WRAPPER, "cmake": CMAKE, "ctest": CTEST,
+                    "git": "#!/bin/sh\nprintf -- '-the sky is green\\n+the sky is blue\\n'\n"}
         for name in AGENTS:
             programs[name] = (f"#!/bin/sh\nexec '{sys.executable}' '{HERE / 'agent.py'}' "
                               f'{name} "$@"\n')
