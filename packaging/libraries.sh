@@ -81,11 +81,10 @@ fetch() {
     # shellcheck source=/dev/null
     suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
     mkdir -p "$sources/apt/lists/partial"
-    {
-        echo "deb-src https://mirror.example/debian $suite main"
-        echo "deb-src https://mirror.example/debian $suite-updates main"
-        echo "deb-src https://mirror.example/debian-security $suite-security main"
-    } >"$sources/apt/sources.list"
+    # The sources of where this machine's packages come from.
+    apt-get indextargets --format 'deb-src $(SITE) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+        sort -u >"$sources/apt/sources.list"
+    [ -s "$sources/apt/sources.list" ] || fail "apt knows no repository: run apt-get update"
     apt apt-get update || fail "no list of source packages (OFFLINE=1 takes those in $sources)"
     for name; do
         newest=$(candidate "$name")

@@ -16,6 +16,7 @@ PACKAGES = ("jansson", "xxhash", "libmicrohttpd", "curl")
 COMMANDS = {
     "apt-get": """for last; do :; done
 case "$*" in
+indextargets*) echo "deb-src https://mirror.example stable main" ;;
 *update) [ ! -e "$STATE/no-network" ] ;;
 *source*) echo "$last" >>"$STATE/fetched"; echo "${last#*=}" >"${last%%=*}_${last#*=}.dsc" ;;
 esac""",
