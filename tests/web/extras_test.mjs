@@ -1,5 +1,5 @@
-// Tests the page in a browser: attachments, import and search, continued answers, token
-// probabilities, the model's card, phones.
+// Tests the page in a browser: attachments, import and search, messages that cannot be shown,
+// continued answers, token probabilities, the model's card, phones.
 
 import assert from "node:assert/strict";
 
@@ -231,6 +231,108 @@ scripted("search finds words in titles and messages, in other versions too", asy
     assert.ok(await w.page.locator("#search-none").isVisible());
     await w.page.fill("#search", "");
     await w.until("all", async () => (await names()).length === 2);
+});
+
+scripted("every mark of ASCII can be searched for, and means itself", async (w) => {
+    const wrong = await w.page.evaluate(async () => {
+        const {searchFor} = await import(new URL("search.js", document.baseURI));
+        const marks = Array.from({length: 94}, (_, i) => String.fromCharCode(33 + i))
+            .filter((c) => !/[0-9A-Za-z]/.test(c));
+        const say = (content) => ({title: "", nodes: [{content}]});
+        return [...marks, marks.join("")].filter((mark) => {
+            try {
+                const find = searchFor(`a${mark}b`);
+                const hit = find(say(`x a${mark}b y`));
+                return hit?.at !== 2 || hit.length !== mark.length + 2 ||
+                    find(say("x ab a\u00b7b aab y")) !== null;
+            } catch {
+                return true;
+            }
+        });
+    });
+    assert.deepEqual(wrong, []);
+    await w.ask("a well-known question");
+    await w.page.fill("#search", "well-known");
+    await w.untilText("#list mark", /^well-known$/);
+});
+
+// ---- messages that cannot be shown, and many of them --------------------------------------------
+
+scripted("a formula that nests too deeply does not stop the page", async (w) => {
+    const tex = `$$${"\\not".repeat(2000)} a$$`;
+    assert.match(await importText(w, JSON.stringify([{role: "user", content: "q"},
+        {role: "assistant", content: tex}])), /1 imported/);
+    await w.page.reload();
+    await w.untilText("#model-name", /nano/);
+    assert.deepEqual(await w.texts(), ["q", tex]);
+    await w.ask("still works");
+});
+
+scripted("a message that cannot be shown does not stop the page", async (w) => {
+    await w.ask("first");
+    await w.ask("second");
+    await w.page.evaluate(() => {
+        const key = Object.keys(localStorage).find((k) => k.startsWith("flashmoe.conversation."));
+        const stored = JSON.parse(localStorage[key]);
+        stored.nodes[1].content = 5; // no text
+        localStorage[key] = JSON.stringify(stored);
+    });
+    await w.page.reload();
+    await w.untilText("#model-name", /nano/);
+    assert.deepEqual(await w.texts(), ["first", "5", "second", "Answer 2 to: second"]);
+    await w.page.click("#new");
+    await w.ask("still works");
+    assert.match((await w.texts())[1], /^Answer 3/);
+}, {excuse: /TypeError/});
+
+scripted("a text that cannot be rendered is shown as it is, and tried again", async (w) => {
+    const shown = await w.page.evaluate(async () => {
+        const {MarkdownView} = await import(new URL("markdown.js", document.baseURI));
+        const box = document.createElement("div");
+        const view = new MarkdownView(box);
+        view.update("a\n\nb\n\n", true);
+        document.createElement = function(tag) {
+            if (tag === "h4") {
+                throw new Error("planted");
+            }
+            return Document.prototype.createElement.call(this, tag);
+        };
+        view.update("a\n\nb\n\n# h", true);
+        const failed = box.innerHTML;
+        delete document.createElement;
+        view.update("a\n\nb\n\n# h *i*", false);
+        return [failed, box.innerHTML];
+    });
+    assert.deepEqual(shown, ["<span class=\"said\">a\n\nb\n\n# h</span>",
+                             "<p>a</p><p>b</p><h4 class=\"h1\">h <em>i</em></h4>"]);
+}, {excuse: /planted/});
+
+// Counts how often a message is read from the list of all: a few times, not once for each message.
+scripted("showing a conversation costs no more than its length", async (w) => {
+    const reads = await w.page.evaluate(async () => {
+        const {MessageList} = await import(new URL("messages.js", document.baseURI));
+        const count = (n) => {
+            const nodes = Array.from({length: n}, (_, i) => ({
+                id: `n${i}`, parent: i ? `n${i - 1}` : null, content: "x", finish: "length",
+                role: i % 2 ? "assistant" : "user"}));
+            const chosen = {root: "n0"};
+            nodes.forEach(({id, parent}) => (chosen[parent ?? "root"] = id));
+            let nReads = 0;
+            const list = new MessageList({act: () => {}, answerOf: () => null, settings: {}});
+            const conversation = {chosen, nodes: new Proxy(nodes, {get: (all, name) => {
+                nReads += /^\d+$/.test(String(name)) ? 1 : 0;
+                return all[name];
+            }})};
+            list.show(conversation);
+            list.show(conversation); // with the views that are there
+            return [nReads / n, list.root.querySelectorAll(".message").length,
+                    list.root.textContent.split("Continue").length - 1];
+        };
+        return [count(10), count(1000)];
+    });
+    assert.ok(reads[0][0] > 0);
+    assert.equal(reads[1][0], reads[0][0], "reads of each message");
+    assert.deepEqual(reads.map(([, ...rest]) => rest), [[10, 1], [1000, 1]]);
 });
 
 // ---- continued answers ------------------------------------------------------------------------

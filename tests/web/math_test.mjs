@@ -350,6 +350,68 @@ scripted("no formula makes anything but MathML, and none throws", async (w) => {
     assert.deepEqual(found.attributes.filter((name) => !known.includes(name)), []);
 });
 
+// Each command that reads more, as its own argument. The harness fails if an error is logged.
+scripted("no command that is repeated throws", async (w) => {
+    const found = await w.page.evaluate(async () => {
+        const load = (name) => import(new URL(name, document.baseURI));
+        const {mathOf} = await load("math.js");
+        const {ACCENTS, ARROWS, UNDER} = await load("math_symbols.js");
+        const tables = [...Object.values(await load("math_commands.js")), ACCENTS, ARROWS, UNDER]
+            .filter((value) => value instanceof Map || value instanceof Set);
+        const names = new Set(tables.flatMap((table) => [...table.keys()])
+            .filter((name) => /^[a-zA-Z]+$/.test(name)));
+        ["not", "left", "begin", "sqrt", "operatorname", "mathop", "overset", "stackrel",
+         "underset", "pmod", "pod", "mod", "bmod", "boxed", "cancel", "phantom", "textcolor", "tag",
+         "substack", "hspace", "limits", "rm"].forEach((name) => names.add(name));
+        const wrong = [];
+        for (const name of names) {
+            try {
+                mathOf(`${`\\${name}`.repeat(19000 / (name.length + 1))} a`, true);
+            } catch (error) {
+                wrong.push(`${name}: ${error}`);
+            }
+        }
+        const nots = mathOf(`${"\\not".repeat(2000)} a`, true);
+        const one = mathOf("\\not=", true);
+        return {n: names.size, wrong, nots, one: one.querySelector("mo").textContent};
+    });
+    assert.deepEqual(found.wrong, []);
+    assert.ok(found.n > 100, `${found.n} commands`);
+    assert.equal(found.nots, null);
+    assert.equal(found.one, "≠");
+});
+
+// Counts the characters that are searched: each may be searched a few times, however many formulas
+// begin before an end that is too far away.
+scripted("the end of a formula is not searched again and again", async (w) => {
+    const results = await w.page.evaluate(async () => {
+        const {spansOf} = await import(new URL("spans.js", document.baseURI));
+        const indexOf = String.prototype.indexOf;
+        let nSearched = 0;
+        String.prototype.indexOf = function(what, from = 0) { // eslint-disable-line
+            const at = indexOf.call(this, what, from);
+            nSearched += (at < 0 ? this.length : at) - from;
+            return at;
+        };
+        try {
+            return [["\\(", "\\)", 3000], ["\\[", "\\]", 30000], ["\\(", "\\)", 1000]].map(
+                ([open, close, n]) => {
+                    const text = open.repeat(40000) + "x".repeat(n) + close;
+                    nSearched = 0;
+                    const spans = spansOf(text, false);
+                    return {share: nSearched / text.length,
+                            inner: spans.map((span) => span.inner.length)};
+                });
+        } finally {
+            String.prototype.indexOf = indexOf; // eslint-disable-line
+        }
+    });
+    assert.deepEqual(results.map(({inner}) => inner), [[], [], [2000]]);
+    for (const {share} of results) {
+        assert.ok(share > 0 && share < 3, `each character was searched ${share} times`);
+    }
+});
+
 // Long enough that a quadratic converter needs minutes.
 scripted("hostile formulas cost no more than their length", async (w) => {
     const n = 100000;
@@ -363,7 +425,9 @@ scripted("hostile formulas cost no more than their length", async (w) => {
                `$$${"\\begin{matrix}".repeat(1400)}$$`, `$$${"x&".repeat(9000)}$$`,
                `$$${"x\\\\".repeat(6000)}$$`, `$${"\\text{".repeat(300)}$`,
                `${`$${"\\mathrm{".repeat(200)}$ `.repeat(200)}`,
-               `$$${"\\sqrt[".repeat(3000)}$$`, `$$${"'".repeat(19000)}$$`);
+               `$$${"\\sqrt[".repeat(3000)}$$`, `$$${"'".repeat(19000)}$$`,
+               `$$${"\\not".repeat(2000)} a$$`,
+               `${"\\(".repeat(40000)}${"x".repeat(3000)}\\)`);
     for (const text of texts) {
         for (const isOpen of [false, true]) {
             const ms = await w.page.evaluate(async ([t, open]) => {

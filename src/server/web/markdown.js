@@ -552,6 +552,7 @@ export class MarkdownView {
     #blocks = []; // {type, raw, offset, node, ...}
     #text = "";
     #isOpen = false;
+    #hasFailed = false; // the text is shown as it is
     #seen = 0; // of open code: where its last, incomplete line begins in the text
 
     constructor(container) {
@@ -563,14 +564,21 @@ export class MarkdownView {
         if (text === this.#text && isOpen === this.#isOpen) {
             return;
         }
-        if (!text.startsWith(this.#text)) {
+        if (this.#hasFailed || !text.startsWith(this.#text)) {
             this.#blocks = [];
+            this.#hasFailed = false;
             this.container.replaceChildren();
         }
         this.#text = text;
         this.#isOpen = isOpen;
-        if (!this.#growCode()) {
-            this.#parse();
+        try {
+            if (!this.#growCode()) {
+                this.#parse();
+            }
+        } catch (error) {
+            console.error(error);
+            this.#hasFailed = true;
+            this.container.replaceChildren(el("span", {class: "said"}, text));
         }
     }
 

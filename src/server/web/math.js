@@ -455,7 +455,7 @@ class Parser extends MathReader {
     }
 
     negated() {
-        const atom = this.atom();
+        const atom = this.deeper(() => this.atom()); // it may be another \not
         const node = atom?.node;
         if (!node || node.childElementCount || !/^m[io]$/.test(node.localName)) {
             throw new Trouble("\\not needs a symbol");
@@ -614,9 +614,9 @@ export function mathOf(source, isDisplay) {
         math.append(parser.node("semantics", null, row, note));
         return math;
     } catch (error) {
-        if (error instanceof Trouble) {
-            return null;
+        if (!(error instanceof Trouble)) {
+            console.error(error);
         }
-        throw error;
+        return null; // the source is shown, whatever happened
     }
 }

@@ -4,7 +4,7 @@ import {attachmentList} from "./attach.js";
 import {byId, copyButton, el, icon, iconButton, isEnterToSend, setText} from "./dom.js";
 import {MarkdownView} from "./markdown.js";
 import {ProbabilityPanel, tokensOf} from "./probs.js";
-import {path, siblings} from "./store.js";
+import {path, versions} from "./store.js";
 
 // Title, advice and action for each kind of error.
 const TROUBLES = {
@@ -178,7 +178,7 @@ class MessageView {
             return;
         }
         const parts = [];
-        const all = siblings(list.conversation, node);
+        const all = list.versions.get(node.parent) ?? [node];
         if (all.length > 1) {
             const at = all.indexOf(node);
             const step = (name, label, to) => {
@@ -204,7 +204,7 @@ class MessageView {
             if (node.content.trim()) {
                 parts.push(iconButton("percent", "Token probabilities", () => this.#showProbs()));
             }
-            if (canContinue(node) && path(list.conversation).at(-1) === node) {
+            if (canContinue(node) && list.last === node) {
                 parts.push(el("button", {type: "button", class: "plain small",
                                          onclick: () => list.act("continue", node)}, "Continue"));
             }
@@ -271,6 +271,25 @@ class MessageView {
     }
 }
 
+// A message that cannot be shown as usual.
+class PlainView {
+    constructor(node) {
+        this.node = node;
+        this.body = el("div", {class: "body said"});
+        this.item = el("li", {class: "message", "data-id": node.id},
+                       el("article", {"aria-label": "Message as plain text"}, this.body));
+        this.update();
+    }
+
+    update() {
+        setText(this.body, String(this.node.content ?? ""));
+    }
+
+    fillActions() {}
+
+    edit() {}
+}
+
 export class MessageList {
     #views = new Map();
 
@@ -281,25 +300,50 @@ export class MessageList {
         this.root = byId("messages");
     }
 
-    // Shows the conversation's path; reuses the views of messages that stay.
+    // Shows the conversation's path; reuses the views of messages that stay. What the views need to
+    // know about the whole conversation is found once: it may have thousands of messages.
     show(conversation) {
         const isSame = this.conversation === conversation;
+        const shown = path(conversation);
         this.conversation = conversation;
+        this.versions = versions(conversation);
+        this.last = shown.at(-1);
         const old = isSame ? this.#views : new Map();
         this.#views = new Map();
         const items = [];
-        for (const node of path(conversation)) {
-            const view = old.get(node.id) ?? new MessageView(this, node);
+        for (const node of shown) {
+            const view = this.#guard(node, () => {
+                const kept = old.get(node.id);
+                kept?.fillActions();
+                return kept ?? new MessageView(this, node);
+            });
             this.#views.set(node.id, view);
             items.push(view.item);
         }
         this.root.replaceChildren(...items);
-        old.forEach((view, id) => this.#views.has(id) && view.fillActions());
         byId("empty").hidden = items.length > 0;
     }
 
     update(node) {
-        this.#views.get(node.id)?.update();
+        const view = this.#views.get(node.id);
+        if (view) {
+            const now = this.#guard(node, () => (view.update(), view));
+            if (now !== view) {
+                view.item.replaceWith(now.item);
+                this.#views.set(node.id, now);
+            }
+        }
+    }
+
+    // Returns the view that build() returns. An error in one message must not stop the page: that
+    // message is shown as plain text.
+    #guard(node, build) {
+        try {
+            return build();
+        } catch (error) {
+            console.error(error);
+            return new PlainView(node);
+        }
     }
 
     // Scrolls to a message and gives it the focus.

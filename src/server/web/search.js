@@ -4,7 +4,8 @@ import {el} from "./dom.js";
 
 const BEFORE = 24, AFTER = 60; // characters shown around a hit
 
-const patternOf = (word) => new RegExp(word.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"), "iu");
+// With the flag u, only these may be escaped.
+const patternOf = (word) => new RegExp(word.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"), "iu");
 
 // Returns a function: conversation -> null, or {node, at, length} of a hit; node is null if the
 // words are in the title only. Every word must occur.

@@ -19,6 +19,7 @@ class Finder {
         this.isOpen = isOpen; // more may follow
         this.spans = [];
         this.none = new Set(); // delimiters that do not occur any more
+        this.found = new Map(); // delimiter -> where find() saw it last
     }
 
     add(from, to, kind, inner, isDisplay = false) {
@@ -47,15 +48,20 @@ class Finder {
         return from;
     }
 
-    // Looks for the end of a formula: returns its position or -1.
+    // Looks for the end of a formula: returns its position or -1. One that is too far away is not
+    // searched again.
     find(close, from, most) {
         if (this.none.has(close)) {
             return -1;
         }
-        let end = from - 1;
-        do {
-            end = this.text.indexOf(close, end + 1);
-        } while (end >= 0 && isEscaped(this.text, end));
+        let end = this.found.get(close) ?? -1;
+        if (end < from) {
+            end = from - 1;
+            do {
+                end = this.text.indexOf(close, end + 1);
+            } while (end >= 0 && isEscaped(this.text, end));
+            this.found.set(close, end);
+        }
         if (end < 0) {
             this.none.add(close);
         }

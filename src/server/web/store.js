@@ -122,8 +122,18 @@ export function onOtherTab(changed) {
 
 // ---- the tree ---------------------------------------------------------------------------------
 
-export function siblings(conversation, node) {
-    return conversation.nodes.filter((n) => n.parent === node.parent);
+// Returns the versions that follow each message: parent -> nodes.
+export function versions(conversation) {
+    const byParent = new Map();
+    for (const node of conversation.nodes) {
+        const list = byParent.get(node.parent);
+        if (list) {
+            list.push(node);
+        } else {
+            byParent.set(node.parent, [node]);
+        }
+    }
+    return byParent;
 }
 
 export function path(conversation) {
