@@ -26,11 +26,107 @@ static const json_t *find_prompt(const json_t *prompts, const char *name)
     return NULL;
 }
 
+/* ---- what a report must have ----------------------------------------------------------------- */
+
+static bool is_hex(const char *text, size_t digits)
+{
+    return text != NULL && strlen(text) == digits && strspn(text, "0123456789abcdef") == digits;
+}
+
+/* Checks that a prompt has a hash for every step of an answer. `digits`: of each; 0: any number,
+ * but of whole layers. */
+static int check_hashes(const struct validation *v, const json_t *prompt, const char *field,
+                        size_t digits, struct fm_error *err)
+{
+    const char *name = json_string_value(json_object_get(prompt, "name"));
+    const json_t *hashes = json_object_get(prompt, field);
+    const size_t n = json_array_size(hashes), wanted = (size_t)v->n_tokens + 1;
+    char why[256];
+    if (n != wanted) {
+        (void)snprintf(why, sizeof why, "'%s' of the prompt '%.80s' has %zu entries instead of %zu",
+                       field, name, n, wanted);
+        return not_ours(v, why, err);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const char *hash = json_string_value(json_array_get(hashes, i));
+        const size_t own = hash != NULL ? strlen(hash) / HASH_DIGITS * HASH_DIGITS : 0;
+        if (!is_hex(hash, digits > 0 ? digits : own) || own == 0) {
+            (void)snprintf(why, sizeof why, "entry %zu of '%s' of the prompt '%.80s' is not a "
+                           "hash: '%.40s'", i, field, name, hash != NULL ? hash : "(no string)");
+            return not_ours(v, why, err);
+        }
+    }
+    return 0;
+}
+
+/* Checks every prompt of the report, and that one of them is ours. */
+static int check_prompts(const struct validation *v, const json_t *prompts, struct fm_error *err)
+{
+    unsigned n_ours = 0;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < json_array_size(prompts); i++) {
+        const json_t *one = json_array_get(prompts, i);
+        if (json_string_value(json_object_get(one, "name")) == NULL)
+            return not_ours(v, "a prompt has no 'name'", err);
+        rc = check_hashes(v, one, "token_hashes", HASH_BYTES - 1, err);
+        if (rc == 0)
+            rc = check_hashes(v, one, "layer_hashes", 0, err);
+    }
+    for (unsigned i = 0; i < v->n_prompts; i++)
+        n_ours += find_prompt(prompts, v->references[i].name) != NULL;
+    return rc == 0 && n_ours == 0
+               ? not_ours(v, "no 'name' of its 'prompts' is one of this run's prompts", err) : rc;
+}
+
+static int other_model(const struct validation *v, const char *field, const char *theirs,
+                       const char *ours, struct fm_error *err)
+{
+    return err_set(err, FM_ERR_ARG, "--against '%s': it is a report of another model: %s is "
+                   "'%.60s' there and '%.60s' in '%s'; give a report of this model",
+                   v->against.path, field, theirs, ours, app_model_path(v->args));
+}
+
+int validate_same_model(const struct validation *v, struct fm_error *err)
+{
+    const struct fm_model_info *info = &v->info;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } shape[] = {{"n_layers", info->n_layers},
+                 {"n_experts", info->n_experts},
+                 {"n_experts_per_token", info->n_experts_per_token},
+                 {"n_parameters", info->n_parameters}};
+    const json_t *model = json_object_get(v->against.report, "model");
+    const char *architecture = json_string_value(json_object_get(model, "architecture"));
+    int rc = 0;
+    if (v->against.report == NULL)
+        return 0;
+    if (architecture != NULL && strcmp(architecture, v->architecture) != 0)
+        return other_model(v, "'architecture'", architecture, v->architecture, err);
+    for (unsigned i = 0; i < sizeof shape / sizeof shape[0]; i++) {
+        const json_t *theirs = json_object_get(model, shape[i].name);
+        char field[64], there[32], here[32];
+        if (theirs == NULL || json_integer_value(theirs) == (json_int_t)shape[i].value)
+            continue;
+        (void)snprintf(field, sizeof field, "'%s'", shape[i].name);
+        (void)snprintf(there, sizeof there, "%lld", (long long)json_integer_value(theirs));
+        (void)snprintf(here, sizeof here, "%llu", (unsigned long long)shape[i].value);
+        return other_model(v, field, there, here, err);
+    }
+    const json_t *prompts = json_object_get(v->against.report, "prompts");
+    for (size_t i = 0; rc == 0 && i < json_array_size(prompts); i++)
+        rc = check_hashes(v, json_array_get(prompts, i), "layer_hashes",
+                          (size_t)HASH_DIGITS * (info->n_layers + 1), err);
+    return rc;
+}
+
+/* ---- the comparison -------------------------------------------------------------------------- */
+
 /* Returns the first token whose logits differ; -1: none. */
 static int find_token(const struct validation *v, unsigned prompt, const json_t *theirs)
 {
     const json_t *hashes = json_object_get(theirs, "token_hashes");
-    for (unsigned i = 0; i <= v->n_tokens && i < json_array_size(hashes); i++) {
+    for (unsigned i = 0; i <= v->n_tokens; i++) {
         const char *hash = json_string_value(json_array_get(hashes, i));
         if (hash == NULL || strcmp(hash, v->references[prompt].hashes[i]) != 0)
             return (int)i;
@@ -50,22 +146,25 @@ const char *validation_step(const struct reference *r, unsigned step,
     return text;
 }
 
-/* Returns the first layer that differs; -1: none, or the embedding. */
-static int find_layer(const struct validation *v, unsigned prompt, const json_t *theirs)
+/* Returns whether a hidden state differs, and gives the first layer; -1: the embedding. */
+static bool find_layer(const struct validation *v, unsigned prompt, const json_t *theirs,
+                       int *layer)
 {
     const json_t *steps = json_object_get(theirs, "layer_hashes");
     const struct reference *r = &v->references[prompt];
     char ours[HASH_DIGITS * (VALIDATE_LAYERS + 1) + 1];
-    for (unsigned step = 0; step <= v->n_tokens && step < json_array_size(steps); step++) {
+    for (unsigned step = 0; step <= v->n_tokens; step++) {
         const char *text = json_string_value(json_array_get(steps, step));
         (void)validation_step(r, step, ours);
         size_t same = 0;
         while (text != NULL && ours[same] != '\0' && text[same] == ours[same])
             same++;
-        if (text == NULL || ours[same] != text[same])
-            return (int)(same / HASH_DIGITS) - 1;
+        if (text == NULL || ours[same] != text[same]) {
+            *layer = (int)(same / HASH_DIGITS) - 1;
+            return true;
+        }
     }
-    return -1;
+    return false;
 }
 
 static void compare(struct validation *v, const json_t *report)
@@ -78,12 +177,19 @@ static void compare(struct validation *v, const json_t *report)
         if (theirs == NULL)
             continue;
         v->against.n_compared++;
-        const int token = find_token(v, i, theirs), layer = find_layer(v, i, theirs);
-        if (token < 0 && layer < 0)
+        int layer = -1;
+        const int token = find_token(v, i, theirs);
+        const bool has_layer = find_layer(v, i, theirs, &layer);
+        if (token < 0 && !has_layer)
             continue;
+        v->against.n_different++;
         if (layer >= 0)
             (void)snprintf(layer_text, sizeof layer_text, "; layer %d is the first that differs",
                            layer);
+        else
+            (void)snprintf(layer_text, sizeof layer_text, "%s", has_layer
+                           ? "; the embedding is the first that differs"
+                           : "; all layers agree");
         if (token >= 0)
             (void)snprintf(what, sizeof what, "token %d", token + 1);
         validation_fail(v, &(struct failure){.prompt = r->name, .token = token, .layer = layer},
@@ -114,10 +220,12 @@ int validate_read_report(struct validation *v, struct fm_error *err)
         return not_ours(v, "it is not a report", err);
     if (json_array_size(json_object_get(report, "prompts")) == 0)
         return not_ours(v, "it has no answers", err);
+    if (n < 1 || n > VALIDATE_TOKENS)
+        return not_ours(v, "'n_tokens' is not a number of tokens", err);
     if (n != (json_int_t)v->n_tokens)
         return err_set(err, FM_ERR_ARG, "--against '%s': its answers have %lld tokens; use "
                        "--tokens %lld here too", v->against.path, (long long)n, (long long)n);
-    return 0;
+    return check_prompts(v, json_object_get(report, "prompts"), err);
 }
 
 void validate_against(struct validation *v)

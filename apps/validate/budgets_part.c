@@ -290,12 +290,12 @@ static int find_layer(struct validation *v, const struct place *at, struct fm_er
 {
     struct runner r = {0};
     struct trail trail = {0};
+    const struct spoken ref = reference_spoken(v, at->prompt);
     struct spoken said;
     struct answer ignored;
     unsigned position;
     int layer = -1;
-    char more[256] = "; the same answer was right when it was repeated: memory or the disk gave "
-                     "wrong bytes once";
+    char more[256] = "";
     int rc = spoken_new(&said, v->n_tokens, err);
     if (rc == 0)
         rc = runner_open(&r, v, at->budget_bytes, err);
@@ -309,6 +309,11 @@ static int find_layer(struct validation *v, const struct place *at, struct fm_er
         (void)snprintf(more, sizeof more, layer < 0 ? "; the embedding is the first that differs"
                        : experts[0] != '\0' ? " at position %u, where it uses the experts %s"
                                             : " at position %u", position, experts);
+    } else if (rc == 0) { /* the trail ends before the final norm */
+        (void)snprintf(more, sizeof more, "%s", spoken_differs(&ref, &said) >= 0
+                       ? "; all layers agree: the final norm or the output head differs"
+                       : "; the same answer was right when it was repeated: memory or the disk "
+                         "gave wrong bytes once");
     }
     if (rc != 0 && rc != FM_ERR_CANCELLED)
         (void)snprintf(more, sizeof more, "; repeating it failed: %.160s", err->text);

@@ -1,6 +1,7 @@
 /* What happens when the budget is larger than what is free, and when another process needs memory.
  *
- * Both parts watch the free memory before every token and stop before it runs out. */
+ * Both parts watch the free memory before every token, and every few tokens of a prompt, and stop
+ * before it runs out. */
 #include <stdio.h>
 #include <string.h>
 
@@ -207,7 +208,7 @@ static bool is_left_out(struct validation *v, uint64_t free_bytes)
     return true;
 }
 
-/* Decodes until the other process holds what it is to hold, or gets no more. */
+/* Decodes until the other process holds what it is to hold, or gets no more; or is gone. */
 static int press(struct runner *r, struct holder *holder, uint64_t hold, struct cliff_point *p,
                  struct holder_report *report, struct fm_error *err)
 {
@@ -216,7 +217,7 @@ static int press(struct runner *r, struct holder *holder, uint64_t hold, struct 
     int rc = 0;
     for (unsigned i = 0; rc == 0 && i < PASSES_MAX && n_same < 2 && !r->is_low; i++) {
         if (!holder_ask(holder, hold, report))
-            return err_set(err, FM_ERR_IO, "the process that held memory was killed");
+            return 0;
         p->held_bytes = report->held_bytes;
         if (i > 0 && report->held_bytes + HOLDER_PIECE_BYTES > hold)
             break;
@@ -231,9 +232,23 @@ static int press(struct runner *r, struct holder *holder, uint64_t hold, struct 
     return rc;
 }
 
-static void say_pressure(struct cliff *c, const struct holder_report *report)
+/* Records what the system killed. The other process is to be the first: then the model only has
+ * no result. `is_there`: that process was alive after the kills were counted. */
+static void judge_kills(struct validation *v, bool is_there, const struct holder_report *report)
 {
+    struct cliff *c = &v->cliff;
     char held[UNIT_BYTES], least[UNIT_BYTES];
+    c->was_pressed &= is_there;
+    if (!is_there) {
+        (void)snprintf(c->pressure_note, sizeof c->pressure_note,
+                       "Stopped: the other process, which held %s, was killed. The system kills "
+                       "it first when memory runs out.", human_bytes(report->held_bytes, held));
+        return;
+    }
+    if (c->n_kills > 0)
+        validation_fail(v, &(struct failure){.token = -1, .layer = -1},
+                        "under memory pressure: the system killed a process for lack of memory, "
+                        "but not the one that took it");
     (void)snprintf(c->pressure_note, sizeof c->pressure_note,
                    "Another process took up to %s; the least that was free was %s. %s%s",
                    human_bytes(report->max_held_bytes, held),
@@ -247,7 +262,7 @@ static int run_pressed(struct validation *v, struct holder *holder, uint64_t hol
                        struct fm_error *err)
 {
     struct cliff *c = &v->cliff;
-    struct holder_report report = {0};
+    struct holder_report report = {0}, ignored;
     struct plat_pressure at_first = {0}, at_last = {0};
     struct runner r;
     (void)plat_memory_pressure(&at_first);
@@ -273,7 +288,8 @@ static int run_pressed(struct validation *v, struct holder *holder, uint64_t hol
     c->gave_back = report.gave_back;
     c->max_held_bytes = report.max_held_bytes;
     c->n_kills = at_last.n_kills - at_first.n_kills;
-    say_pressure(c, &report);
+    if (rc == 0)
+        judge_kills(v, holder_ask(holder, 0, &ignored), &report);
     return rc;
 }
 

@@ -122,6 +122,8 @@ static int run_parts(struct validation *v, struct fm_error *err)
     if (rc == 0)
         rc = validate_ends(v, err);
     if (rc == 0)
+        rc = validate_same_model(v, err);
+    if (rc == 0)
         rc = validate_references(v, err);
     if (rc == 0)
         validate_against(v);
@@ -218,8 +220,8 @@ static const struct option validate_options[] = {
     {.name = "budgets", .kind = OPTION_STRING, .metavar = "LIST",
      .shown = "six from floor to all",
      .help = "Memory budgets, as for 'bench stream'. The largest one is the reference"},
-    {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 4096,
-     .shown = "32, or 8 with --quick", .help = "Tokens of every answer"},
+    {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 1,
+     .max = VALIDATE_TOKENS, .shown = "32, or 8 with --quick", .help = "Tokens of every answer"},
     {.name = "long", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 1u << 16,
      .shown = "1000, or 64 with --quick", .help = "Tokens of the long answer"},
     {.name = "cycles", .kind = OPTION_UINT, .metavar = "N", .min = 3, .max = VALIDATE_CYCLES,

@@ -11,6 +11,7 @@
 
 #define SEED 1
 #define BARE_PROMPT 16 /* tokens of a prompt without a tokenizer */
+#define GUARDED_TOKENS 16 /* of a prompt, between two looks at the free memory */
 
 static const unsigned prompt_list[VALIDATE_PROMPTS] = {
     TOPIC_PROSE, TOPIC_PYTHON, TOPIC_VERSE, TOPIC_TURNS, TOPIC_REACT, TOPIC_MATHS,
@@ -208,6 +209,26 @@ static int speak(struct runner *r, struct spoken *out, struct fm_error *err)
     return rc;
 }
 
+/* Evaluates a prompt; in pieces if the free memory is watched. A session's hash has the logits at
+ * the end of every call, so it starts again after each piece: the bits are those of one call. */
+static int read_prompt(struct runner *r, const int32_t *ids, size_t n, struct fm_error *err)
+{
+    struct fm_session *session = r->topics.session;
+    size_t at = 0;
+    int rc = 0;
+    while (rc == 0 && at < n) {
+        const bool is_last = r->guard_bytes == 0 || n - at <= GUARDED_TOKENS;
+        const size_t n_now = is_last ? n - at : GUARDED_TOKENS;
+        if (interrupt_seen())
+            return FM_ERR_CANCELLED;
+        rc = is_safe(r, err) ? fm_session_eval(session, ids + at, n_now, err) : FM_ERR_BUDGET;
+        at += n_now;
+        if (rc == 0 && !is_last && fm_session_rewind(session, ids, n) != at)
+            rc = err_set(err, FM_ERR_IO, "the session lost tokens of the prompt");
+    }
+    return rc;
+}
+
 int runner_answer(struct runner *r, unsigned prompt, struct spoken *out, struct answer *answer,
                   struct fm_error *err)
 {
@@ -218,9 +239,7 @@ int runner_answer(struct runner *r, unsigned prompt, struct spoken *out, struct 
     take_stats(r, &opened);
     uint64_t begin_ns = plat_now_ns();
     if (rc == 0)
-        rc = interrupt_seen() ? FM_ERR_CANCELLED
-                              : fm_session_eval(r->topics.session, r->topics.openings[topic].ids,
-                                                r->topics.openings[topic].n_ids, err);
+        rc = read_prompt(r, r->topics.openings[topic].ids, r->topics.openings[topic].n_ids, err);
     if (rc != 0)
         return rc;
     take_stats(r, &answer->before);

@@ -14,6 +14,7 @@
 #include "apps/validate/trail.h"
 
 #define VALIDATE_PROMPTS 12
+#define VALIDATE_TOKENS 4096 /* of an answer, at most */
 #define VALIDATE_FAILURES 8 /* then the run ends */
 #define VALIDATE_WINDOWS 20 /* of the long answer */
 #define VALIDATE_CYCLES 100
@@ -120,7 +121,7 @@ struct files {
 struct against {
     const char *path; /* NULL: not compared */
     json_t *report;   /* owned */
-    unsigned n_compared;
+    unsigned n_compared, n_different; /* prompts */
 };
 
 struct validation {
@@ -178,6 +179,8 @@ int validate_cycles(struct validation *v, struct fm_error *err);
 int validate_cliff(struct validation *v, struct fm_error *err);
 /* Reads the report of --against, if it is given; fails with FM_ERR_ARG if it is none. */
 int validate_read_report(struct validation *v, struct fm_error *err);
+/* Fails with FM_ERR_ARG if that report is of another model. The model has to be known. */
+int validate_same_model(const struct validation *v, struct fm_error *err);
 void validate_against(struct validation *v);
 /* Writes a hash of every layer, beginning with the embedding, at a step of a reference: 0 is the
  * prompt, i the i-th token. Returns `text`. */

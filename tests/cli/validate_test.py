@@ -238,6 +238,42 @@ class Against(Case):
         self.assertEqual(found["against"]["n_compared"], 4)
 
 
+class AgainstEdited(Case):
+    """A report that says too little, or is of another model, compares nothing and must not pass."""
+
+    def against(self, report, model=TINY):
+        path = self.folder / "edited.json"
+        path.write_text(json.dumps(report), encoding="utf-8")
+        return self.validate(model, *SHORT, "--against", path, "--out", self.work / "again")
+
+    def assert_unfit(self, report, *words, model=TINY):
+        result = self.against(report, model)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertNotIn("FAILED", result.stderr)
+        self.assertFalse((self.work / "again.json").exists())
+        for word in ("edited.json", *words):
+            self.assertIn(word, result.stderr)
+
+    def test_edited(self):
+        found, _ = self.report(TINY, *SHORT)
+        self.assert_unfit(found, "another model", "n_layers", "nano.fmoe", model=NANO)
+        for field, value in (("architecture", "other"), ("n_parameters", 12345)):
+            other = json.loads(json.dumps(found))
+            other["model"][field] = value
+            self.assert_unfit(other, "another model", field, str(value))
+        other = json.loads(json.dumps(found))
+        hashes = other["prompts"][1]["layer_hashes"]
+        hashes[2] = hashes[2][:-8]
+        self.assert_unfit(other, "layer_hashes", "entry 2", other["prompts"][1]["name"])
+
+        first = found["prompts"][0]["layer_hashes"][0]
+        found["prompts"][0]["layer_hashes"][0] = ("1" if first[0] == "0" else "0") + first[1:]
+        result = self.against(found)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("the embedding is the first that differs", result.stderr)
+        self.assertEqual(result.stderr.count("FAILED"), 1)
+
+
 class ReadPath(Case):
     """What is read a second time has a wrong bit: only small budgets read experts again."""
 
@@ -327,10 +363,32 @@ class Ends(Case):
                            ('{"report": 3}', "report"),
                            ('{"report": "flashmoe validate"}', "no answers"),
                            ('{"report": "flashmoe validate", "n_tokens": 7, "prompts": [1]}',
-                            "--tokens 7"), ("", "--against")):
+                            "--tokens 7"), ("", "--against"),
+                           ('{"report": "flashmoe validate", "prompts": [1]}', "n_tokens")):
             with self.subTest(text):
                 path.write_text(text, encoding="utf-8")
                 self.assert_refused(("nano", "--against", path), 2, "other.json", word)
+
+    def test_report_without_hashes(self):
+        path = self.folder / "other.json"
+        good = {"name": "English prose", "token_hashes": ["0" * 32] * 2,
+                "layer_hashes": ["0" * 16] * 2}
+        for change, words in (
+                ({"name": None}, ("name",)),
+                ({"name": "Unknown"}, ("name", "prompts")),
+                ({"token_hashes": None}, ("token_hashes", "0 entries instead of 2")),
+                ({"token_hashes": ["0" * 32] * 3}, ("token_hashes", "3 entries")),
+                ({"token_hashes": ["0" * 32, ""]}, ("token_hashes", "entry 1")),
+                ({"token_hashes": ["0" * 32, 7]}, ("token_hashes", "entry 1")),
+                ({"layer_hashes": []}, ("layer_hashes", "0 entries instead of 2")),
+                ({"layer_hashes": ["0" * 16, "0" * 7]}, ("layer_hashes", "entry 1")),
+                ({"layer_hashes": ["0" * 16, "z" * 16]}, ("layer_hashes", "entry 1"))):
+            with self.subTest(change):
+                path.write_text(json.dumps({"report": "flashmoe validate", "n_tokens": 1,
+                                            "model": "x", "prompts": [dict(good, **change)]}),
+                                encoding="utf-8")
+                self.assert_refused(("nano", "--tokens", 1, "--against", path), 2, "other.json",
+                                    *words)
 
 
 class Pressure(Case):
@@ -345,6 +403,15 @@ class Pressure(Case):
 
         self.assertGreater(pressure["during"]["min_free_bytes"], 0)
         self.assertIsNone(found["memory"]["cliff_bytes"])
+
+    def test_other_process_is_killed(self):
+        """It is meant to be the first that the system kills: the model has not failed."""
+        if PRELOAD == "none":
+            self.skipTest("no library can be preloaded")
+        found, _ = self.report("nano", *SHORT, "--pressure", "64M",
+                               env={"LD_PRELOAD": PRELOAD, "FAULT_CHILD": "kill"})
+        self.assertIsNone(found["memory"]["pressure"])
+        self.assertRegex(found["memory"]["pressure_note"], "^Stopped: the other process.* killed")
 
 
 if __name__ == "__main__":

@@ -14,22 +14,28 @@
  *                long as the file stays open
  *                LOSE FOLDER: reads of files whose path contains FOLDER fail with EIO
  *
+ *   FAULT_CHILD  kill: a child process that asks to end with its parent is killed at once
+ *
  * Without FAULT_KIND and FAULT_RANGE it only counts calls. */
 #include "preload.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/types.h>
 #include <time.h>
 
 PRELOAD_EXPORTED ssize_t pread(int fd, void *dst, size_t bytes, off_t offset);
 PRELOAD_EXPORTED ssize_t pread64(int fd, void *dst, size_t bytes, off64_t offset);
 PRELOAD_EXPORTED int close(int fd);
+PRELOAD_EXPORTED int prctl(int option, ...);
 
 static void nap(void)
 {
@@ -81,6 +87,22 @@ int close(int fd)
     if (fd >= 0 && getenv("FAULT_RANGE") != NULL)
         forget(fd);
     return next(fd);
+}
+
+int prctl(int option, ...)
+{
+    int (*next)(int, ...);
+    unsigned long more[4];
+    va_list args;
+    va_start(args, option);
+    for (unsigned i = 0; i < 4; i++)
+        more[i] = va_arg(args, unsigned long);
+    va_end(args);
+    const char *child = getenv("FAULT_CHILD");
+    if (option == PR_SET_PDEATHSIG && child != NULL && strcmp(child, "kill") == 0)
+        (void)raise(SIGKILL);
+    *(void **)&next = dlsym(RTLD_NEXT, "prctl");
+    return next(option, more[0], more[1], more[2], more[3]);
 }
 
 enum demand { GO_ON, FAIL, HOLD, CUT, DAMAGE, AGAIN };

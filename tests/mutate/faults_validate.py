@@ -20,4 +20,18 @@ FAULTS = [
           ['cli.ValidatePressure']),
     Fault('a wrong answer has the mark of a right one', 'apps/validate/budgets_part.c',
           'answer->is_same = at->token < 0;', 'answer->is_same = true;', ['cli.ValidateReadPath']),
+    Fault('a report without hashes passes', 'apps/validate/against.c',
+          'if (n != wanted) {', 'if (n > wanted) {', ['cli.ValidateEnds']),
+    Fault('a report of other prompts passes', 'apps/validate/against.c',
+          'rc == 0 && n_ours == 0', 'rc == 0 && false', ['cli.ValidateEnds']),
+    Fault('a report of another model is compared', 'apps/validate/against.c',
+          'if (theirs == NULL || json_integer_value(theirs) == (json_int_t)shape[i].value)',
+          'if (true)', ['cli.ValidateAgainstEdited']),
+    Fault('a watched prompt leaves its pieces in the hash', 'apps/validate/runner.c',
+          'if (rc == 0 && !is_last && fm_session_rewind(session, ids, n) != at)', 'if (false)',
+          ['cli.ValidatePressure']),
+    Fault('the model fails when the other process is killed', 'apps/validate/cliff.c',
+          'if (!holder_ask(holder, hold, report))\n            return 0;',
+          'if (!holder_ask(holder, hold, report))\n'
+          '            return err_set(err, FM_ERR_IO, "killed");', ['cli.ValidatePressure']),
 ]
