@@ -402,7 +402,7 @@ FM_API int fm_routes_replay(const char *routes, struct fm_routes_stats *stats,
  * first tier. */
 struct fm_replay_tiers {
     size_t size;
-    double above, below; /* set by the caller: above 0, together at most 1 */
+    double above, below; /* set by the caller: above 0, each at most 1 */
     unsigned n_above, n_below; /* experts that fit; below: at least one per layer */
     double hits_above[FM_REPLAY_MOVES], hits_below[FM_REPLAY_MOVES];
     double moved_up[FM_REPLAY_MOVES], moved_down[FM_REPLAY_MOVES];

@@ -64,7 +64,7 @@ static int parse_tiers(const char *text, struct replay *replay, struct fm_error 
         if (at == NULL || *at != '+')
             break;
         at = parse_percent(at + 1, &tiers->below);
-        if (at == NULL || tiers->above + tiers->below > 1 || (*at != ',' && *at != '\0'))
+        if (at == NULL || (*at != ',' && *at != '\0'))
             break;
         if (*at++ == '\0') {
             replay->n_points++;
@@ -72,8 +72,8 @@ static int parse_tiers(const char *text, struct replay *replay, struct fm_error 
         }
     }
     return err_set(err, FM_ERR_ARG,
-                   "--tiers: expected up to %d pairs of percentages above 0, at most 100 together, "
-                   "as in 10+20,25+50, found '%s'", POINTS_MAX, text);
+                   "--tiers: expected up to %d pairs of percentages above 0 and at most 100, as in "
+                   "10+20,25+50, found '%s'", POINTS_MAX, text);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------ */

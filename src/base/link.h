@@ -45,6 +45,10 @@ struct memory_link {
     void (*join)(const struct memory *m);
     /* Waits until all transfers are over. */
     void (*settle)(const struct memory *m);
+    /* Returns whether they are, without waiting. */
+    bool (*is_settled)(const struct memory *m);
+    /* Returns whether operations may read these locked pages where they are. */
+    bool (*sees)(const struct memory *m, const void *at, uint64_t bytes);
     /* Copies whole words from the host's memory as an operation of the queue. */
     void (*upload)(const struct memory *m, void *to, const void *from, uint64_t bytes);
     /* Copies pieces as one operation of the queue, each to the same place behind `to`. */

@@ -231,19 +231,21 @@ static void compact(struct expert_cache *cache, struct read_queue *q)
 void background_read_all(struct expert_cache *cache)
 {
     struct read_queue *q = &cache->background.bulk;
-    struct tier *tier = &cache->tiers[0];
-    uint64_t n_all = 0;
+    uint64_t n_all = 0, n_slots = 0;
     for (uint32_t l = 0; l < cache->heat.n_layers; l++)
         n_all += cache->model->expert_layers[l].n_experts;
-    if (n_all > tier->n_target || cache->background.is_stopped)
+    for (uint32_t i = 0; i < cache->n_tiers; i++)
+        n_slots += cache->tiers[i].n_target;
+    if (n_all > n_slots || cache->background.is_stopped)
         return;
     compact(cache, q);
     cache->background.is_sweep = false; /* what is left of one stays in the queue */
     tiers_fill_above(cache);
     for (uint32_t l = 0; l < cache->heat.n_layers; l++)
         for (uint32_t e = 0; e < cache->model->expert_layers[l].n_experts; e++)
-            if (*where_of(cache, l, e) == NO_SLOT && tier->first_empty != NO_SLOT)
-                (void)queue(cache, q, tier, l, e);
+            if (*where_of(cache, l, e) == NO_SLOT &&
+                cache_tier_to_fill(cache)->first_empty != NO_SLOT)
+                (void)queue(cache, q, cache_tier_to_fill(cache), l, e);
     start(cache, q);
 }
 

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "cache/empty_slots.h"
 #include "cache/expert_cache_internal.h"
 
 /* ---- reads ----------------------------------------------------------------------------------- */
@@ -83,10 +84,10 @@ void cache_make_empty(struct expert_cache *cache, uint32_t i)
     assert(*where_of(cache, slot->layer, slot->expert) == i);
     *where_of(cache, slot->layer, slot->expert) = NO_SLOT;
     victims_unassign(&tier->victims, i);
-    *slot = (struct slot){.state = SLOT_EMPTY, .next = tier->first_empty,
-                          .last_use = slot->last_use, .last_move = slot->last_move};
-    if (i - tier->first < tier->n_target)
-        tier->first_empty = i;
+    empty_slots_part(cache, i);
+    *slot = (struct slot){.state = SLOT_EMPTY, .last_use = slot->last_use,
+                          .last_move = slot->last_move};
+    empty_slots_add(cache, i, false);
 }
 
 void cache_drop_victim(struct expert_cache *cache, uint32_t i)
@@ -95,22 +96,28 @@ void cache_drop_victim(struct expert_cache *cache, uint32_t i)
     cache_make_empty(cache, i);
 }
 
-uint32_t cache_assign_empty(struct expert_cache *cache, struct tier *tier, uint32_t layer,
-                            uint32_t expert, enum slot_state state)
+void cache_assign(struct expert_cache *cache, uint32_t i, uint32_t layer, uint32_t expert,
+                  enum slot_state state)
 {
-    const uint32_t i = tier->first_empty;
+    struct tier *tier = tier_of(cache, i);
     assert(i - tier->first < tier->n_target && cache->slots[i].state == SLOT_EMPTY);
     assert(*where_of(cache, layer, expert) == NO_SLOT);
-    tier->first_empty = cache->slots[i].next;
-    /* Its bytes may change from here on. */
-    memory_wait(tier->memory, cache->slots[i].last_use);
-    if (tier == &cache->tiers[0])
-        memory_wait(tier->memory, cache->last_use);
+    empty_slots_remove(cache, i);
+    empty_slots_part(cache, i);
+    memory_wait(tier->memory, cache->slots[i].last_use); /* its bytes may change from here on */
     cache->slots[i] = (struct slot){.state = state, .layer = layer, .expert = expert,
                                     .last_move = cache->slots[i].last_move};
     *where_of(cache, layer, expert) = i;
     cache->generations[layer]++;
     victims_assign(&tier->victims, i, layer, expert);
+}
+
+uint32_t cache_assign_empty(struct expert_cache *cache, struct tier *tier, uint32_t layer,
+                            uint32_t expert, enum slot_state state)
+{
+    const uint32_t i = tier->first_empty;
+    assert(i != NO_SLOT);
+    cache_assign(cache, i, layer, expert, state);
     return i;
 }
 
@@ -118,6 +125,7 @@ uint32_t cache_fill_empty(struct expert_cache *cache, struct tier *tier, uint32_
                           uint32_t expert, enum slot_state state)
 {
     const uint32_t i = cache_assign_empty(cache, tier, layer, expert, state);
+    memory_wait(cache->tiers[0].memory, cache->last_use);
     if (tiers_is_moving(cache, i))
         tiers_settle(cache);
     tiers_pin(cache, i);
@@ -406,23 +414,6 @@ static void pin(struct expert_cache *cache, uint32_t i, uint32_t index)
     cache->plan.hit_slots[cache->plan.n_hits++] = i;
 }
 
-void cache_count_tokens(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
-                        const struct expert_use *uses, uint32_t n)
-{
-    for (uint32_t i = 0; n_tokens == 1 && i < n; i++)
-        if (uses[i].n_uses > 0)
-            ghosts_record_use(&cache->ghosts, layer, uses[i].expert);
-    heat_advance(&cache->heat, layer, n_tokens);
-}
-
-void cache_count_use(struct expert_cache *cache, uint32_t layer, const struct expert_use *use)
-{
-    if (use->n_uses == 0)
-        return;
-    heat_use(&cache->heat, layer, use->expert, use->n_uses, use->idle);
-    ghosts_update(&cache->ghosts, layer, use->expert);
-}
-
 void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
                         const struct expert_use *uses, uint32_t n)
 {
@@ -603,8 +594,11 @@ bool expert_cache_is_over(const struct expert_cache *cache)
 void expert_cache_let_go(struct expert_cache *cache)
 {
     assert(!cache->plan.is_open);
+    const struct plan *plan = &cache->plan;
     release_current(cache);
-    tiers_move_up(cache);
+    /* A prompt uses nearly all experts: moving them would only drive out the hot ones. */
+    if (cache->n_tiers > 1 && plan->n_hits + plan->n_missing <= READS_NEEDED)
+        tiers_move_up(cache, plan->layer, plan->hit_slots, plan->n_hits); /* experts by now */
     check_slots(cache);
 }
 
@@ -685,11 +679,8 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
 static void fill_lists(struct expert_cache *cache)
 {
     cache->first_landed = cache->last_landed = NO_SLOT;
-    for (uint32_t t = 0; t < cache->n_tiers; t++) { /* all are empty */
-        const struct tier *tier = &cache->tiers[t];
-        for (uint32_t i = tier->first; i < tier->first + tier->n_max; i++)
-            cache->slots[i].next = i + 1 < tier->first + tier->n_max ? i + 1 : NO_SLOT;
-    }
+    for (uint32_t t = 0; t < cache->n_tiers; t++) /* all are empty */
+        empty_slots_list(cache, &cache->tiers[t]);
     for (uint32_t i = 0; i < READS_NEEDED; i++)
         cache->idle_reads[cache->n_idle_reads++] = i;
     background_init(cache);
@@ -701,8 +692,8 @@ static void place_tiers(struct expert_cache *cache, const struct cache_tier *tie
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t n_slots = tiers[i].n_slots;
         cache->tiers[i] = (struct tier){.memory = tiers[i].memory, .first = cache->n_max,
-                                        .n_max = n_slots, .n_slots = n_slots, .n_target = n_slots,
-                                        .first_empty = cache->n_max};
+                                        .n_max = n_slots, .n_slots = n_slots,
+                                        .n_target = n_slots};
         cache->n_max += n_slots;
     }
     cache->stats.n_slots = cache->n_max;

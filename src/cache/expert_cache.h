@@ -130,8 +130,12 @@ int expert_cache_verify(struct expert_cache *cache, uint32_t *index, struct fm_e
 /* Returns whether all experts of a layer are resident and verified. *generation is above 0 then,
  * and changes whenever one of the layer's experts gets a slot. Does not wait. No plan is open. */
 bool expert_cache_has_all(struct expert_cache *cache, uint32_t layer, uint64_t *generation);
+/* The same if they may be in either of two tiers, the second on locked pages, and operations can
+ * read those. expert_cache_look first: what has arrived meanwhile is read in the first tier. */
+bool expert_cache_reaches(struct expert_cache *cache, uint32_t layer, uint64_t *generation);
+void expert_cache_look(struct expert_cache *cache);
 /* Says where the experts of such a layer are: bases[expert] bytes behind expert_cache_origin, which
- * never changes. */
+ * never changes; counted round if they lie before it. */
 void expert_cache_bases(struct expert_cache *cache, uint32_t layer, uint64_t *bases);
 const void *expert_cache_origin(struct expert_cache *cache);
 /* Called when operations have been queued that use such layers. Slots keep their bytes until these
@@ -192,7 +196,8 @@ struct expert_cache_stats {
     uint64_t n_slots; /* in use, empty or not; of all tiers */
     uint64_t n_hits, n_misses; /* experts named by plans: resident, or not */
     uint64_t n_hits_below;     /* of the hits: in the second tier */
-    uint64_t n_moved_up, n_moved_down, n_sent; /* between the tiers; sent: for one use */
+    uint64_t n_moved_up, n_moved_down; /* transfers between the tiers */
+    uint64_t n_sent; /* for one use, or read by operations where they are */
     uint64_t n_late;           /* misses whose guess was being read */
     uint64_t n_guesses, n_guesses_used, n_warmed; /* guesses that landed, without warm-up */
     uint64_t bytes_read;       /* of experts that landed */

@@ -17,6 +17,23 @@ bool expert_cache_has_all(struct expert_cache *cache, uint32_t layer, uint64_t *
     return true;
 }
 
+bool expert_cache_reaches(struct expert_cache *cache, uint32_t layer, uint64_t *generation)
+{
+    const uint32_t n_experts = cache->model->expert_layers[layer].n_experts;
+    assert(!cache->plan.is_open && cache->n_tiers == 2);
+    cache_collect_guesses(cache);
+    *generation = cache->generations[layer];
+    return cache->transfers.n_plain == 0 &&
+           cache->tiers[0].victims.n_in_heap[layer] + cache->tiers[1].victims.n_in_heap[layer] ==
+               n_experts;
+}
+
+void expert_cache_look(struct expert_cache *cache)
+{
+    if (cache->n_tiers > 1)
+        tiers_look(cache);
+}
+
 const void *expert_cache_origin(struct expert_cache *cache)
 {
     return slot_memory(cache, 0);
@@ -26,8 +43,9 @@ void expert_cache_bases(struct expert_cache *cache, uint32_t layer, uint64_t *ba
 {
     for (uint32_t e = 0; e < cache->model->expert_layers[layer].n_experts; e++) {
         const uint32_t at = *where_of(cache, layer, e);
-        assert(at < cache->tiers[0].n_slots && cache->slots[at].is_evictable);
-        bases[e] = (uint64_t)at * cache->model->expert_slot_bytes;
+        assert(at != NO_SLOT && cache->slots[at].is_evictable);
+        bases[e] = (uint64_t)(uintptr_t)tiers_bytes(cache, at) -
+                   (uint64_t)(uintptr_t)expert_cache_origin(cache);
     }
 }
 
@@ -37,6 +55,23 @@ void expert_cache_use_all(struct expert_cache *cache)
 }
 
 /* ---- counting -------------------------------------------------------------------------------- */
+
+void cache_count_tokens(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
+                        const struct expert_use *uses, uint32_t n)
+{
+    for (uint32_t i = 0; n_tokens == 1 && i < n; i++)
+        if (uses[i].n_uses > 0)
+            ghosts_record_use(&cache->ghosts, layer, uses[i].expert);
+    heat_advance(&cache->heat, layer, n_tokens);
+}
+
+void cache_count_use(struct expert_cache *cache, uint32_t layer, const struct expert_use *use)
+{
+    if (use->n_uses == 0)
+        return;
+    heat_use(&cache->heat, layer, use->expert, use->n_uses, use->idle);
+    ghosts_update(&cache->ghosts, layer, use->expert);
+}
 
 static void count_layer(struct expert_cache *cache, const struct logged_layer *l,
                         const struct expert_use *uses)
@@ -58,12 +93,26 @@ static void count_layer(struct expert_cache *cache, const struct logged_layer *l
         victims_refresh(&cache->tiers[i].victims, l->layer);
 }
 
+/* Moves experts that were used where they are to the first tier, if that is worth it. */
+static void move_up_used(struct expert_cache *cache, const struct logged_layer *l,
+                         const struct expert_use *uses)
+{
+    uint32_t experts[READS_NEEDED], n = 0;
+    if (cache->n_tiers < 2 || l->n > READS_NEEDED)
+        return;
+    for (uint32_t i = 0; i < l->n; i++)
+        if (uses[i].n_uses > 0)
+            experts[n++] = uses[i].expert;
+    tiers_move_up(cache, l->layer, experts, n);
+}
+
 void expert_cache_catch_up(struct expert_cache *cache)
 {
     struct use_log *log = &cache->log;
     const struct expert_use *uses = log->uses;
     for (uint32_t i = 0; i < log->n_layers; i++) {
         count_layer(cache, &log->layers[i], uses);
+        move_up_used(cache, &log->layers[i], uses);
         uses += log->layers[i].n;
     }
     log->n_layers = log->n_uses = 0;
@@ -77,6 +126,12 @@ void expert_cache_count(struct expert_cache *cache, uint32_t layer, uint32_t n_t
     if (log->n_layers == cache->model->n_expert_layers || n > log->max_uses - log->n_uses)
         expert_cache_catch_up(cache);
     cache->stats.n_hits += n;
+    for (uint32_t i = 0; cache->n_tiers > 1 && i < n; i++) {
+        const uint32_t at = *where_of(cache, layer, uses[i].expert);
+        const uint32_t is_below = at != NO_SLOT && tier_number(cache, at) == 1;
+        cache->stats.n_hits_below += is_below;
+        cache->stats.n_sent += is_below; /* the device fetched it itself */
+    }
     log->layers[log->n_layers++] = (struct logged_layer){layer, n_tokens, n};
     memcpy(log->uses + log->n_uses, uses, n * sizeof *uses);
     log->n_uses += n;

@@ -46,6 +46,10 @@ struct slot {
     /* wanted or pinned: index into the plan's uses; queued: index into the queue */
     uint32_t plan_index;
     uint32_t next;       /* in the landed list or the empty list */
+    uint32_t before;     /* in the empty list */
+    /* Of an expert in the first tier: the empty slot of the second that still has its bytes; and
+     * back. Plus 1; 0: none. */
+    uint32_t twin;
     uint32_t read;       /* index of its read while it is being read */
     uint64_t last_use;   /* the fence after the operations that use its bytes; 0: none do */
     uint64_t last_move;  /* the number of the last transfer from or to it */
@@ -59,7 +63,7 @@ struct tier {
     uint32_t n_max;
     uint32_t n_slots;     /* its slots from here on are empty and their memory is given back */
     uint32_t n_target;    /* its slots from here on are not filled: n_slots shrinks to it */
-    uint32_t first_empty;
+    uint32_t first_empty, last_empty; /* those whose bytes may be wanted again come last */
     struct victims victims;
 };
 
@@ -125,7 +129,7 @@ struct expert_cache {
     struct transfers transfers;
     struct slot *slots; /* [n_max] */
     uint32_t *where;    /* [n_expert_layers, n_experts]: slot or NO_SLOT */
-    uint64_t *generations; /* [n_expert_layers]: how often one of the layer's experts got a slot */
+    uint64_t *generations; /* [n_expert_layers]: how often the bytes of an expert changed place */
     uint64_t last_use;  /* the fence after the operations that use whole layers; 0: none do */
     bool reads_all;     /* also when it grows */
     struct heat heat;
@@ -190,7 +194,11 @@ void cache_submit(struct expert_cache *cache, uint32_t read, uint32_t slot,
  * the slot; its bytes are not there yet, and the host may write them now. */
 uint32_t cache_fill_empty(struct expert_cache *cache, struct tier *tier, uint32_t layer,
                           uint32_t expert, enum slot_state state);
-/* The same for a transfer: the host must not write the bytes. */
+/* Assigns this empty slot. */
+void cache_assign(struct expert_cache *cache, uint32_t slot, uint32_t layer, uint32_t expert,
+                  enum slot_state state);
+/* As cache_fill_empty, for a transfer: the host must not write the bytes, and operations that use
+ * whole layers may still read them. */
 uint32_t cache_assign_empty(struct expert_cache *cache, struct tier *tier, uint32_t layer,
                             uint32_t expert, enum slot_state state);
 void cache_make_empty(struct expert_cache *cache, uint32_t slot);
@@ -202,6 +210,9 @@ void cache_release(struct expert_cache *cache, uint32_t slot);
 void cache_collect_guesses(struct expert_cache *cache);
 /* Waits until a slot that the plan does not wait for has landed, and handles it. */
 void cache_wait_for_other(struct expert_cache *cache);
+
+/* ---- expert_cache_all.c ---- */
+
 /* Counts tokens that pass a layer. Called first, then cache_count_use for each of its experts while
  * that is not in the eviction order, then victims_refresh. */
 void cache_count_tokens(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,

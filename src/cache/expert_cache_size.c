@@ -2,6 +2,7 @@
 #include <assert.h>
 
 #include "base/mem.h"
+#include "cache/empty_slots.h"
 #include "cache/expert_cache_internal.h"
 
 static bool is_empty(struct expert_cache *cache, uint32_t i)
@@ -20,6 +21,7 @@ static void move_expert(struct expert_cache *cache, uint32_t from)
     cache_drop_victim(cache, from);
     const uint32_t to = cache_assign_empty(cache, tier, old.layer, old.expert, SLOT_READY);
     assert(to - tier->first < tier->n_target);
+    memory_wait(cache->tiers[0].memory, cache->last_use);
     tiers_pin(cache, to);
     expert_cache_join(cache); /* transfers may still read the slot or write the expert */
     memory_copy(tier->memory, slot_memory(cache, to), slot_memory(cache, from),
@@ -82,6 +84,7 @@ static bool shrink_tier(struct expert_cache *cache, struct tier *tier, uint64_t 
     uint64_t moves_left = 1 + move_bytes / cache->model->expert_slot_bytes;
     const uint64_t end = pool_end(cache, tier, tier->n_slots);
     tiers_settle(cache);
+    memory_wait(cache->tiers[0].memory, cache->last_use);
     while (tier->n_slots > tier->n_target &&
            vacate(cache, tier->first + tier->n_slots - 1, &moves_left))
         tier->n_slots--;
@@ -140,13 +143,8 @@ uint32_t expert_cache_resize(struct expert_cache *cache, uint32_t tier_number, u
     if (tier->n_slots < tier->n_target)
         tier->n_slots = tier->n_target;
     victims_set_floor(&tier->victims, cache_floor(cache, tier, tier->n_target));
-    tier->first_empty = NO_SLOT;
     pthread_mutex_lock(&cache->lock);
-    for (uint32_t i = tier->first + tier->n_target; i-- > tier->first;)
-        if (cache->slots[i].state == SLOT_EMPTY) {
-            cache->slots[i].next = tier->first_empty;
-            tier->first_empty = i;
-        }
+    empty_slots_list(cache, tier);
     pthread_mutex_unlock(&cache->lock);
     if (cache->reads_all)
         background_read_all(cache);

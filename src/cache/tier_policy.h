@@ -9,31 +9,31 @@
 extern "C" {
 #endif
 
-/* An expert that takes the place of another is two transfers, which those that are sent for one use
- * wait for. So many plans earn one such move, and so many moves can be saved up. */
-#define TIER_PLANS_PER_MOVE 2
-#define TIER_MAX_MOVES 8
+/* An expert that takes the place of another is two transfers, or one if the other's bytes are still
+ * in the second tier. Experts that are sent for one use wait for them. A plan earns one transfer,
+ * and so many can be saved up. */
+#define TIER_MAX_TRANSFERS 16
+/* So many experts may be on their way up at a time. */
+#define TIER_MAX_ARRIVING 64
 
 struct tier_moves {
-    uint64_t n_plans;
-    uint32_t n_left; /* experts that may take another's place now */
+    uint32_t n_left; /* transfers */
 };
 
 /* A plan has ended. */
 static inline void tier_moves_earn(struct tier_moves *moves)
 {
-    if (++moves->n_plans % TIER_PLANS_PER_MOVE == 0 && moves->n_left < TIER_MAX_MOVES)
-        moves->n_left++;
+    moves->n_left += moves->n_left < TIER_MAX_TRANSFERS;
 }
 
 /* Returns whether an expert of the second tier should take the place of one of the first: it was
- * used more than once lately, and at least twice as often. */
+ * used more than once lately, and half as often again. */
 static inline bool tier_is_worth_a_move(const struct heat *heat, const struct victim *below,
                                         const struct victim *above)
 {
     const double once = heat_level_of_one(heat);
     const double level = heat_level(heat, below->layer, below->expert);
-    return level > 1.5 * once && level >= 2 * heat_level(heat, above->layer, above->expert);
+    return level > 1.5 * once && level >= 1.5 * heat_level(heat, above->layer, above->expert);
 }
 
 /* Heat that is comparable between layers. */

@@ -7,6 +7,7 @@
 
 #include "base/link.h"
 #include "base/mem.h"
+#include "cache/empty_slots.h"
 #include "cache/expert_cache_internal.h"
 
 /* Pages are locked so many bytes at a time, when the first of them is used. */
@@ -31,8 +32,8 @@ int transfers_init(struct expert_cache *cache, struct fm_error *err)
         return 0;
     assert(device_memory(cache)->link != NULL && cache->tiers[1].memory->is_host);
     t->n_chunks = (pool_bytes(cache, &cache->tiers[1]) - 1) / CHUNK_BYTES + 1;
-    t->is_pinned = mem_new(t->n_chunks, sizeof *t->is_pinned, "the expert cache", err);
-    return t->is_pinned != NULL ? 0 : FM_ERR_NOMEM;
+    t->chunks = mem_new(t->n_chunks, sizeof *t->chunks, "the expert cache", err);
+    return t->chunks != NULL ? 0 : FM_ERR_NOMEM;
 }
 
 /* The pages of a chunk. The last one ends with the last whole page of the pool. */
@@ -43,23 +44,35 @@ static uint64_t chunk_bytes(const struct expert_cache *cache, uint64_t chunk)
     return all - begin < CHUNK_BYTES ? all - begin : CHUNK_BYTES;
 }
 
-static void change_chunk(struct expert_cache *cache, uint64_t chunk, bool pins)
+static void set_chunk(struct transfers *t, uint64_t chunk, enum chunk_state state)
+{
+    t->n_plain += (state == CHUNK_PLAIN) - (t->chunks[chunk] == CHUNK_PLAIN);
+    t->chunks[chunk] = state;
+}
+
+static void lock_chunk(struct expert_cache *cache, uint64_t chunk)
 {
     const struct memory *m = device_memory(cache);
-    char *at = cache->tiers[1].pool + chunk * CHUNK_BYTES;
-    bool *is_pinned = &cache->transfers.is_pinned[chunk];
-    const uint64_t bytes = chunk_bytes(cache, chunk);
     const struct tier *tier = &cache->tiers[1];
+    const uint64_t bytes = chunk_bytes(cache, chunk);
     const uint64_t used = tier->n_slots * cache->model->expert_slot_bytes;
     /* Locking takes memory: not that of slots which are not in use. */
     const bool is_whole = tier->n_slots == tier->n_max || chunk * CHUNK_BYTES + bytes <= used;
-    if (*is_pinned == pins || bytes == 0 || (pins && !is_whole))
+    if (cache->transfers.chunks[chunk] == CHUNK_LOCKED)
         return;
-    if (pins)
-        *is_pinned = m->link->pin(m, at, bytes);
-    else
-        m->link->unpin(m, at, bytes);
-    *is_pinned &= pins;
+    const bool is_locked =
+        bytes > 0 && is_whole && m->link->pin(m, tier->pool + chunk * CHUNK_BYTES, bytes);
+    set_chunk(&cache->transfers, chunk, is_locked ? CHUNK_LOCKED : CHUNK_PLAIN);
+}
+
+static void unlock_chunk(struct expert_cache *cache, uint64_t chunk)
+{
+    const struct memory *m = device_memory(cache);
+    const struct tier *tier = &cache->tiers[1];
+    const bool is_used = chunk * CHUNK_BYTES < tier->n_slots * cache->model->expert_slot_bytes;
+    if (cache->transfers.chunks[chunk] == CHUNK_LOCKED)
+        m->link->unpin(m, tier->pool + chunk * CHUNK_BYTES, chunk_bytes(cache, chunk));
+    set_chunk(&cache->transfers, chunk, is_used ? CHUNK_PLAIN : CHUNK_UNUSED);
 }
 
 void tiers_pin(struct expert_cache *cache, uint32_t slot)
@@ -69,7 +82,7 @@ void tiers_pin(struct expert_cache *cache, uint32_t slot)
     const uint64_t bytes = cache->model->expert_slot_bytes;
     const uint64_t at = (slot - cache->tiers[1].first) * bytes;
     for (uint64_t i = at / CHUNK_BYTES; i <= (at + bytes - 1) / CHUNK_BYTES; i++)
-        change_chunk(cache, i, true);
+        lock_chunk(cache, i);
 }
 
 void tiers_unpin(struct expert_cache *cache, const struct tier *tier, uint64_t begin, uint64_t end)
@@ -77,18 +90,18 @@ void tiers_unpin(struct expert_cache *cache, const struct tier *tier, uint64_t b
     if (tier != &cache->tiers[1] || begin == end)
         return;
     for (uint64_t i = begin / CHUNK_BYTES; i <= (end - 1) / CHUNK_BYTES; i++)
-        change_chunk(cache, i, false);
+        unlock_chunk(cache, i);
 }
 
 void transfers_clear(struct expert_cache *cache)
 {
     struct transfers *t = &cache->transfers;
-    if (t->is_pinned == NULL)
+    if (t->chunks == NULL)
         return;
     tiers_settle(cache);
     for (uint64_t i = 0; i < t->n_chunks; i++)
-        change_chunk(cache, i, false);
-    mem_free(t->is_pinned);
+        unlock_chunk(cache, i);
+    mem_free(t->chunks);
 }
 
 /* ---- transfers ------------------------------------------------------------------------------- */
@@ -98,13 +111,29 @@ bool tiers_is_moving(const struct expert_cache *cache, uint32_t slot)
     return cache->slots[slot].last_move > cache->transfers.n_settled;
 }
 
+/* So many transfers are over. */
+static void note_settled(struct expert_cache *cache, uint64_t n)
+{
+    struct transfers *t = &cache->transfers;
+    uint32_t n_left = 0;
+    t->n_settled = n;
+    for (uint32_t i = 0; i < t->n_arriving; i++) {
+        const uint32_t slot = t->arriving[i];
+        if (tiers_is_moving(cache, slot))
+            t->arriving[n_left++] = slot;
+        else
+            cache->generations[cache->slots[slot].layer]++; /* maybe another one's by now */
+    }
+    t->n_arriving = n_left;
+}
+
 void tiers_settle(struct expert_cache *cache)
 {
     struct transfers *t = &cache->transfers;
     if (t->n_settled == t->n_started)
         return;
     device_memory(cache)->link->settle(device_memory(cache));
-    t->n_settled = t->n_started;
+    note_settled(cache, t->n_started);
 }
 
 void expert_cache_join(struct expert_cache *cache)
@@ -124,16 +153,39 @@ void expert_cache_await(struct expert_cache *cache)
 void tiers_look(struct expert_cache *cache)
 {
     struct transfers *t = &cache->transfers;
-    if (t->n_settled < t->n_joined && memory_fence(device_memory(cache)) == 0)
-        t->n_settled = t->n_joined;
+    const struct memory *m = device_memory(cache);
+    if (memory_fence(m) == 0)
+        cache->last_use = 0;
+    if (t->n_settled < t->n_joined && memory_fence(m) == 0)
+        note_settled(cache, t->n_joined);
+    if (t->n_settled < t->n_started && t->n_arriving > 0 && m->link->is_settled(m))
+        note_settled(cache, t->n_started);
 }
 
-/* Moves keep their order. */
+const void *tiers_bytes(struct expert_cache *cache, uint32_t slot)
+{
+    const struct slot *s = &cache->slots[slot];
+    const bool is_here = s->last_move <= cache->transfers.n_joined || !tiers_is_moving(cache, slot);
+    if (!is_here && tier_number(cache, slot) == 0 && s->twin != 0)
+        return slot_memory(cache, s->twin - 1);
+    if (!is_here)
+        expert_cache_join(cache);
+    return slot_memory(cache, slot);
+}
+
 struct transfer_kind {
     bool is_send;
     uint64_t mark;
 };
-static const struct transfer_kind a_move = {0};
+
+/* Moves keep their order. They wait for queued operations that use whole layers: these may use the
+ * bytes that are written over. */
+static struct transfer_kind a_move(struct expert_cache *cache)
+{
+    const struct memory *m = device_memory(cache);
+    const bool has_users = cache->last_use != 0 && memory_fence(m) != 0; /* maybe */
+    return (struct transfer_kind){.mark = has_users ? m->link->mark(m) : 0};
+}
 
 /* Starts a transfer of an expert between the host's memory at `host` and the device's. A chunk is
  * locked as a whole, so a transfer has a part in each. */
@@ -203,9 +255,24 @@ static bool make_room_below(struct expert_cache *cache, uint32_t leaving)
     return below->first_empty != NO_SLOT; /* the slot may be one that is given back */
 }
 
+/* Moves an expert down into the slot that still has its bytes. */
+static void come_back(struct expert_cache *cache, uint32_t from)
+{
+    const struct slot old = cache->slots[from];
+    const uint32_t to = old.twin - 1;
+    cache_drop_victim(cache, from);
+    cache_assign(cache, to, old.layer, old.expert, SLOT_READY);
+    cache->slots[to].is_guess = old.is_guess;
+    cache_release(cache, to);
+}
+
 bool tiers_move_down(struct expert_cache *cache, uint32_t from)
 {
     const struct slot old = cache->slots[from];
+    if (old.twin != 0) {
+        come_back(cache, from);
+        return true;
+    }
     const bool has_room = make_room_below(cache, from);
     cache_drop_victim(cache, from);
     if (!has_room)
@@ -214,8 +281,9 @@ bool tiers_move_down(struct expert_cache *cache, uint32_t from)
                                            SLOT_READY);
     tiers_pin(cache, to);
     memory_wait(device_memory(cache), old.last_use); /* who fills it does not wait for it */
+    const struct transfer_kind move = a_move(cache);
     start_transfer(cache, slot_memory(cache, to), slot_memory(cache, from), slot_memory(cache, to),
-                   old.layer, &a_move);
+                   old.layer, &move);
     cache->slots[from].last_move = cache->slots[to].last_move = cache->transfers.n_started;
     cache->slots[to].is_guess = old.is_guess;
     cache_release(cache, to);
@@ -230,13 +298,27 @@ static bool make_room_above(struct expert_cache *cache, uint32_t below)
     if (above->first_empty != NO_SLOT)
         return true;
     const uint32_t coldest = victims_spare(&above->victims);
-    if (cache->transfers.moves.n_left == 0 || coldest == NO_VICTIM ||
+    if (coldest == NO_VICTIM)
+        return false;
+    const uint32_t n_transfers = cache->slots[coldest].twin != 0 ? 1 : 2;
+    if (cache->transfers.moves.n_left < n_transfers ||
         !tier_is_worth_a_move(&cache->heat, &cache->tiers[1].victims.slots[below],
                               &above->victims.slots[coldest]))
         return false;
-    cache->transfers.moves.n_left--;
+    cache->transfers.moves.n_left -= n_transfers;
     (void)tiers_move_down(cache, coldest);
     return above->first_empty != NO_SLOT; /* as above */
+}
+
+/* Keeps the bytes that an expert has left behind as long as nobody needs the slot. */
+static void keep_bytes(struct expert_cache *cache, uint32_t above, uint32_t below)
+{
+    const struct tier *tier = &cache->tiers[1];
+    if (below - tier->first >= tier->n_target)
+        return; /* its memory goes */
+    empty_slots_remove(cache, below);
+    empty_slots_add(cache, below, true);
+    empty_slots_pair(cache, above, below);
 }
 
 /* Moves an evictable expert of the second tier to the first. */
@@ -246,9 +328,16 @@ static void move_up(struct expert_cache *cache, uint32_t from)
     cache_drop_victim(cache, from);
     const uint32_t to = cache_assign_empty(cache, &cache->tiers[0], old.layer, old.expert,
                                            SLOT_READY);
+    const struct transfer_kind move = a_move(cache);
+    struct transfers *t = &cache->transfers;
     start_transfer(cache, slot_memory(cache, to), slot_memory(cache, from),
-                   slot_memory(cache, from), old.layer, &a_move);
-    cache->slots[from].last_move = cache->slots[to].last_move = cache->transfers.n_started;
+                   slot_memory(cache, from), old.layer, &move);
+    cache->slots[from].last_move = cache->slots[to].last_move = t->n_started;
+    keep_bytes(cache, to, from);
+    if (t->n_arriving < TIER_MAX_ARRIVING)
+        t->arriving[t->n_arriving++] = to;
+    else
+        empty_slots_part(cache, to); /* then operations wait for it */
     cache_release(cache, to);
     cache->stats.n_moved_up++;
 }
@@ -283,16 +372,13 @@ void tiers_fill_above(struct expert_cache *cache)
             move_up(cache, below->first + i);
 }
 
-void tiers_move_up(struct expert_cache *cache)
+void tiers_move_up(struct expert_cache *cache, uint32_t layer, const uint32_t *experts,
+                   uint32_t n)
 {
-    const struct plan *plan = &cache->plan;
-    const uint32_t *hits = plan->hit_slots; /* experts by now */
-    /* A prompt uses nearly all experts: moving them would only drive out the hot ones. */
-    if (cache->n_tiers < 2 || plan->n_hits + plan->n_missing > READS_NEEDED)
-        return;
+    const struct transfers *t = &cache->transfers;
     tier_moves_earn(&cache->transfers.moves);
-    for (uint32_t i = 0; i < plan->n_hits; i++) {
-        const uint32_t *where = where_of(cache, plan->layer, hits[i]), slot = *where;
+    for (uint32_t i = 0; i < n && t->n_arriving < TIER_MAX_ARRIVING; i++) {
+        const uint32_t *where = where_of(cache, layer, experts[i]), slot = *where;
         /* Making room may take the very slot. */
         if (slot != NO_SLOT && tier_number(cache, slot) == 1 && cache->slots[slot].is_evictable &&
             make_room_above(cache, slot) && *where == slot)

@@ -95,6 +95,8 @@ static void carve_host(struct carver *c, struct forward *f, const struct model *
     f->routed.ids_seen = f->not_finite_seen != NULL ? f->not_finite_seen + n : NULL;
     forward_mtp_carve_host(c, &f->mtp, model, options);
     f->routed.generations = carve(c, model->n_expert_layers, sizeof(uint64_t));
+    f->routed.table = carve(c, model->n_expert_layers * n_experts, sizeof(uint64_t));
+    f->routed.given_seen = carve(c, forward_max_ids(model), sizeof(uint32_t));
     f->routed.is_pending = carve(c, model->n_expert_layers, sizeof(bool));
 }
 
@@ -378,6 +380,7 @@ static void drop_given_up(struct forward *f)
     const bool has_left = pass_drop_given_up(f->pass, f->be->memory, f->step.x,
                                              f->model->shape.row_floats * sizeof(float));
     follow_pass(f);
+    forward_follow_routed(f);
     if (has_left && f->pass->n_segments > 0)
         f->arch->place(&f->step);
 }
@@ -718,6 +721,7 @@ void forward_run(struct forward *f, struct pass *pass)
         give_rows(f);
     far_settle(f);
     forward_count_routed(f);
+    forward_end_routed(f);
 }
 
 void forward_run_head(struct forward *f, struct pass *pass)

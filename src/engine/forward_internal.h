@@ -32,12 +32,29 @@ struct expert_groups {
     uint32_t n_chosen;
 };
 
+/* Whether passes of so many rows take less time if the backend reads experts in the host's memory,
+ * or if the host takes part (forward_reach.c). */
+struct reach {
+    struct reach_times {
+        double ns[2]; /* of a pass: the host takes part, the backend reads */
+        uint32_t n[2], n_passes;
+    } times[BACKEND_ROUTED_ROWS + 1];
+    bool is_possible;
+    uint64_t begin_ns;
+    uint64_t n_misses; /* of the cache, when the pass began */
+};
+
 /* Layers computed without asking the host which experts were chosen (forward_routed.c). */
 struct forward_routed {
     bool is_on;      /* the pass at hand allows it */
     uint32_t n_rows; /* of the pass when it began */
+    bool is_reaching; /* the pass at hand also reads experts in the host's memory */
     uint64_t *bases; /* [n_expert_layers, n_experts], in the backend's memory; NULL: never */
+    uint64_t *table; /* the same for the host */
     uint64_t *generations; /* [n_expert_layers]: what bases was made from; 0: nothing yet */
+    /* Experts that replace those that the routers choose, of the pass at hand: as ids below. */
+    uint32_t *given, *given_seen;
+    struct reach reach;
     /* What was chosen: [n_expert_layers, n_rows, k], in the backend's memory and for the host. They
      * lie behind not_finite and not_finite_seen, so that one wait gives both. */
     uint32_t *ids, *ids_seen;
@@ -135,14 +152,24 @@ void forward_mtp_carve_host(struct carver *c, struct forward_mtp *m, const struc
 /* At the end of a pass: keeps what the block needs of the rows. They are used up. */
 void forward_mtp_follow(struct forward *f);
 
+/* ---- forward_reach.c ---- */
+
+/* Returns whether the backend reads experts in the host's memory in a pass that begins. The pass is
+ * measured until reach_end. */
+bool reach_begin(struct reach *reach, uint32_t n_rows, uint64_t n_misses);
+void reach_end(struct reach *reach, uint32_t n_rows, bool is_reaching, uint64_t n_misses);
+
 /* ---- forward_routed.c ---- */
 
 /* Makes and frees the table of addresses, if backend and options allow such layers at all. */
 int forward_open_routed(struct forward *f, struct fm_error *err);
 void forward_close_routed(struct forward *f);
-/* Decides for the pass at hand. */
+/* Decides for the pass at hand, and notes how long it took. */
 void forward_begin_routed(struct forward *f);
-/* Computes the experts of a layer if all of them are resident. Returns false otherwise. */
+void forward_end_routed(struct forward *f);
+/* Rows have changed their places. */
+void forward_follow_routed(struct forward *f);
+/* Computes the experts of a layer if the backend finds all of them. Returns false otherwise. */
 bool forward_run_routed(struct forward *f, uint32_t layer);
 /* Counts what such layers have chosen; waits for it unless it was fetched. Called before another
  * layer's experts are planned, before rows change their places, and at the end. */

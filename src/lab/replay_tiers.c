@@ -24,8 +24,12 @@ const char *replay_moves_name(enum replay_moves moves)
 /* The slots of both tiers are numbered together. */
 struct level {
     struct victims victims;
-    uint32_t *empty; /* [n_empty]: a stack */
-    uint32_t n_empty;
+    uint32_t first_empty, last_empty; /* a list */
+};
+
+struct place {
+    uint32_t next, before; /* in the list of empty slots */
+    uint32_t twin; /* the slot of the other tier with the same bytes; NO_SLOT: none */
 };
 
 struct two_tiers {
@@ -35,6 +39,7 @@ struct two_tiers {
     uint32_t n_above; /* slots of the first tier */
     struct tier_moves moves;
     uint32_t *where; /* [n_layers, n_experts]: slot or NO_SLOT */
+    struct place *places; /* [slots] */
     /* The plan. */
     uint32_t layer;
     uint32_t n_hits, n_pinned, n_missing, next_missing;
@@ -55,6 +60,31 @@ static struct level *level_of(struct two_tiers *t, uint32_t slot)
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
+static void add_empty(struct two_tiers *t, uint32_t slot, bool is_last)
+{
+    struct level *level = level_of(t, slot);
+    struct place *p = &t->places[slot];
+    p->before = is_last ? level->last_empty : NO_SLOT;
+    p->next = is_last ? NO_SLOT : level->first_empty;
+    *(p->before != NO_SLOT ? &t->places[p->before].next : &level->first_empty) = slot;
+    *(p->next != NO_SLOT ? &t->places[p->next].before : &level->last_empty) = slot;
+}
+
+static void remove_empty(struct two_tiers *t, uint32_t slot)
+{
+    struct level *level = level_of(t, slot);
+    const struct place *p = &t->places[slot];
+    *(p->before != NO_SLOT ? &t->places[p->before].next : &level->first_empty) = p->next;
+    *(p->next != NO_SLOT ? &t->places[p->next].before : &level->last_empty) = p->before;
+}
+
+static void part(struct two_tiers *t, uint32_t slot)
+{
+    if (t->places[slot].twin != NO_SLOT)
+        t->places[t->places[slot].twin].twin = NO_SLOT;
+    t->places[slot].twin = NO_SLOT;
+}
+
 static void make_empty(struct two_tiers *t, uint32_t slot)
 {
     struct level *level = level_of(t, slot);
@@ -62,33 +92,49 @@ static void make_empty(struct two_tiers *t, uint32_t slot)
     *where_of(t, expert->layer, expert->expert) = NO_SLOT;
     victims_remove(&level->victims, slot);
     victims_unassign(&level->victims, slot);
-    level->empty[level->n_empty++] = slot;
+    part(t, slot);
+    add_empty(t, slot, false);
+}
+
+static void fill(struct two_tiers *t, uint32_t slot, uint32_t layer, uint32_t expert)
+{
+    remove_empty(t, slot);
+    part(t, slot);
+    *where_of(t, layer, expert) = slot;
+    victims_assign(&level_of(t, slot)->victims, slot, layer, expert);
 }
 
 static uint32_t fill_empty(struct two_tiers *t, struct level *level, uint32_t layer,
                            uint32_t expert)
 {
-    assert(level->n_empty > 0);
-    const uint32_t slot = level->empty[--level->n_empty];
-    *where_of(t, layer, expert) = slot;
-    victims_assign(&level->victims, slot, layer, expert);
+    const uint32_t slot = level->first_empty;
+    assert(slot != NO_SLOT);
+    fill(t, slot, layer, expert);
     return slot;
 }
 
 /* ---- up and down ----------------------------------------------------------------------------- */
 
-/* Takes an expert out of the first tier: it moves down, or is dropped. */
+/* Takes an expert out of the first tier: it moves down, or is dropped. Its bytes may still be in
+ * the second. */
 static void leave_above(struct two_tiers *t, uint32_t slot)
 {
     const struct victim expert = t->levels[0].victims.slots[slot];
+    const uint32_t twin = t->places[slot].twin;
     struct level *below = &t->levels[1];
-    if (t->policy == REPLAY_MOVES_DOWN && below->n_empty == 0) {
+    if (twin != NO_SLOT) {
+        make_empty(t, slot);
+        fill(t, twin, expert.layer, expert.expert);
+        victims_add(&below->victims, twin);
+        return;
+    }
+    if (t->policy == REPLAY_MOVES_DOWN && below->first_empty == NO_SLOT) {
         const uint32_t coldest = tier_slot_below(&below->victims, &expert);
         if (coldest != NO_VICTIM)
             make_empty(t, coldest);
     }
     make_empty(t, slot);
-    if (t->policy == REPLAY_MOVES_DROP || below->n_empty == 0)
+    if (t->policy == REPLAY_MOVES_DROP || below->first_empty == NO_SLOT)
         return;
     victims_add(&below->victims, fill_empty(t, below, expert.layer, expert.expert));
     t->counts->n_moved_down++;
@@ -97,14 +143,17 @@ static void leave_above(struct two_tiers *t, uint32_t slot)
 static bool make_room_above(struct two_tiers *t, uint32_t slot)
 {
     const struct level *above = &t->levels[0];
-    if (above->n_empty > 0)
+    if (above->first_empty != NO_SLOT)
         return true;
     const uint32_t coldest = victims_spare(&above->victims);
-    if (t->moves.n_left == 0 || coldest == NO_VICTIM ||
+    if (coldest == NO_VICTIM)
+        return false;
+    const uint32_t n_transfers = t->places[coldest].twin != NO_SLOT ? 1 : 2;
+    if (t->moves.n_left < n_transfers ||
         !tier_is_worth_a_move(&t->heat, &t->levels[1].victims.slots[slot],
                               &above->victims.slots[coldest]))
         return false;
-    t->moves.n_left--;
+    t->moves.n_left -= n_transfers;
     leave_above(t, coldest);
     return true;
 }
@@ -115,7 +164,12 @@ static void move_up(struct two_tiers *t, uint32_t expert)
     if (slot == NO_SLOT || slot < t->n_above || !make_room_above(t, slot) || *where != slot)
         return;
     make_empty(t, slot);
-    victims_add(&t->levels[0].victims, fill_empty(t, &t->levels[0], t->layer, expert));
+    const uint32_t to = fill_empty(t, &t->levels[0], t->layer, expert);
+    victims_add(&t->levels[0].victims, to);
+    remove_empty(t, slot); /* its bytes are kept as long as possible */
+    add_empty(t, slot, true);
+    t->places[slot].twin = to;
+    t->places[to].twin = slot;
     t->counts->n_moved_up++;
 }
 
@@ -124,7 +178,7 @@ static void move_up(struct two_tiers *t, uint32_t expert)
 static bool make_room(struct two_tiers *t)
 {
     struct level *below = &t->levels[1];
-    if (t->levels[0].n_empty > 0 || below->n_empty > 0)
+    if (t->levels[0].first_empty != NO_SLOT || below->first_empty != NO_SLOT)
         return true;
     const uint32_t coldest = victims_coldest(&below->victims, t->layer);
     if (coldest != NO_VICTIM)
@@ -135,7 +189,7 @@ static bool make_room(struct two_tiers *t)
 static void start_reads(struct two_tiers *t)
 {
     while (t->next_missing < t->n_missing && make_room(t)) {
-        struct level *level = &t->levels[t->levels[0].n_empty == 0];
+        struct level *level = &t->levels[t->levels[0].first_empty == NO_SLOT];
         t->pinned[t->n_pinned++] =
             fill_empty(t, level, t->layer, t->missing[t->next_missing++]);
     }
@@ -196,18 +250,19 @@ static int open_tiers(struct two_tiers *t, const struct replay_routes *r, uint32
     const uint32_t n_slots[2] = {n_above, n_below}, share = n_below / r->n_layers;
     t->n_above = n_above;
     t->where = mem_new(n_all, sizeof *t->where, "a replay", err);
-    int rc = t->where != NULL ? heat_init(&t->heat, HEAT_LCP, r->n_layers, r->n_experts, err)
+    t->places = mem_new(n_above + n_below, sizeof *t->places, "a replay", err);
+    int rc = t->where != NULL && t->places != NULL
+                 ? heat_init(&t->heat, HEAT_LCP, r->n_layers, r->n_experts, err)
                               : FM_ERR_NOMEM;
     for (uint32_t i = 0; rc == 0 && i < 2; i++) {
         struct level *level = &t->levels[i];
         const uint32_t floor = i == 0 ? 0 : r->n_used < share ? r->n_used : share;
-        level->empty = mem_new(n_slots[i], sizeof *level->empty, "a replay", err);
-        rc = level->empty != NULL
-                 ? victims_init(&level->victims, &t->heat, n_above + n_below, floor, err)
-                 : FM_ERR_NOMEM;
-        while (rc == 0 && level->n_empty < n_slots[i]) {
-            level->empty[level->n_empty] = (i == 0 ? 0 : n_above) + level->n_empty;
-            level->n_empty++;
+        level->first_empty = level->last_empty = NO_SLOT;
+        rc = victims_init(&level->victims, &t->heat, n_above + n_below, floor, err);
+        for (uint32_t n = 0; rc == 0 && n < n_slots[i]; n++) {
+            const uint32_t slot = (i == 0 ? 0 : n_above) + n;
+            t->places[slot].twin = NO_SLOT;
+            add_empty(t, slot, true);
         }
     }
     if (rc == 0)
@@ -217,11 +272,10 @@ static int open_tiers(struct two_tiers *t, const struct replay_routes *r, uint32
 
 static void close_tiers(struct two_tiers *t)
 {
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < 2; i++)
         victims_clear(&t->levels[i].victims);
-        mem_free(t->levels[i].empty);
-    }
     heat_clear(&t->heat);
+    mem_free(t->places);
     mem_free(t->where);
 }
 

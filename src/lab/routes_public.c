@@ -154,10 +154,9 @@ static int check_tiers(struct fm_replay_tiers *points, unsigned n_points, struct
         const int rc = sized_take(&own, sizeof own, tiers_at(points, i), "fm_replay_tiers", err);
         if (rc != 0)
             return rc;
-        if (!(own.above > 0 && own.below > 0 && own.above + own.below <= 1))
+        if (!(own.above > 0 && own.below > 0 && own.above <= 1 && own.below <= 1))
             return err_set(err, FM_ERR_ARG, "fm_replay_tiers.above is %g and .below is %g: "
-                           "expected more than 0 each, and at most 1 together", own.above,
-                           own.below);
+                           "expected more than 0 and at most 1 each", own.above, own.below);
     }
     return 0;
 }

@@ -98,15 +98,16 @@ def pool(policy):
 # ---- two tiers --------------------------------------------------------------------------------
 
 
-PLANS_PER_MOVE, MAX_MOVES = 2, 8
+MAX_TRANSFERS = 16
 
 
 class Tiers(Pool):
-    """`held` is the second tier; `above` has the (layer, expert) of the first."""
+    """`held` is the second tier; `above` has the (layer, expert) of the first. `left` has those
+    whose bytes are still in empty slots of the second, the oldest first."""
     def __init__(self, moves, n_layers, n_used, n_above, n_below):
         super().__init__("lcp", n_layers, n_used, n_below)
         self.moves, self.n_above, self.above = moves, n_above, set()
-        self.n_plans = self.n_left = 0
+        self.left, self.n_left = {}, 0
         self.hits_above = self.hits_below = self.n_up = self.n_down = 0
 
     def heat(self, at):
@@ -116,12 +117,17 @@ class Tiers(Pool):
         gap = self.clocks[at[0]] - self.lasts[at]
         return min(1, self.counts[at] * (1 - 0.5 ** (1 / FADE)) * 0.5 ** (gap / FADE))
 
+    def hold(self, at):
+        self.held[at[0]].add(at[1])
+        while sum(map(len, self.held)) + len(self.left) > self.n_slots:
+            del self.left[next(iter(self.left))]
+
     def start_reads(self, layer, missing):
         while missing:
             if len(self.above) < self.n_above:
                 self.above.add((layer, missing.pop(0)))
             elif self.make_room(layer):
-                self.held[layer].add(missing[0])
+                self.hold((layer, missing[0]))
                 self.pinned.add(missing.pop(0))
             else:
                 return
@@ -129,6 +135,10 @@ class Tiers(Pool):
     def leave(self, at):
         """An expert of the first tier makes room for a hotter one."""
         self.above.remove(at)
+        if at in self.left:
+            del self.left[at]
+            self.held[at[0]].add(at[1])
+            return
         if self.moves == "drop":
             return
         if sum(map(len, self.held)) == self.n_slots:
@@ -138,7 +148,7 @@ class Tiers(Pool):
                 return
             _, i, e = min(spare)
             self.held[i].remove(e)
-        self.held[at[0]].add(at[1])
+        self.hold(at)
         self.n_down += 1
 
     def move_up(self, layer, expert):
@@ -147,13 +157,16 @@ class Tiers(Pool):
         if len(self.above) == self.n_above:
             coldest = min(self.above, key=lambda at: (self.heat(at), at))
             level, once = self.level((layer, expert)), 1 - 0.5 ** (1 / FADE)
-            if not (self.n_left and level > 1.5 * once and level >= 2 * self.level(coldest)):
+            cost = 1 if coldest in self.left else 2
+            is_worth = level > 1.5 * once and level >= 1.5 * self.level(coldest)
+            if self.n_left < cost or not is_worth:
                 return
-            self.n_left -= 1
+            self.n_left -= cost
             self.leave(coldest)
         if expert in self.held[layer]: # it may have made room itself
             self.held[layer].remove(expert)
             self.above.add((layer, expert))
+            self.left[layer, expert] = True
             self.n_up += 1
 
     def plan(self, layer, experts):
@@ -173,8 +186,7 @@ class Tiers(Pool):
             self.pinned = set()
             self.start_reads(layer, missing)
         assert not missing
-        self.n_plans += 1
-        self.n_left = min(MAX_MOVES, self.n_left + (self.n_plans % PLANS_PER_MOVE == 0))
+        self.n_left = min(MAX_TRANSFERS, self.n_left + 1)
         for e in below if self.moves != "none" else ():
             self.move_up(layer, e)
 

@@ -237,15 +237,18 @@ def tiers(program, _, traces):
             tokens = random_routes(seed, n_tokens, n_layers, n_experts, n_used)
             write_trace(path, tokens, n_experts, n_warm)
             check_tiers(program, path, f"random {seed}", tokens, n_warm)
-        for text in ("", "5", "5+", "+5", "50+51", "5+5,", "0+5", "5+0", "5-5", "5+5+5", "x",
-                     ",".join(["5+5"] * 17)):
+        for text in ("", "5", "5+", "+5", "50+101", "101+5", "5+5,", "0+5", "5+0", "5-5", "5+5+5",
+                     "x", ",".join(["5+5"] * 17)):
             refuse(program, 2, path, "--tiers", text)
     path = traces / "gptoss.route.csv"
     if path.exists():
         check_tiers(program, path, "gptoss", *read_trace(path), "12.5+25")
 
 
-def check_tiers(program, path, name, tokens, n_warm, points="4+13,12.5+12.5,25+50,60+40"):
+TIERS = "4+13,12.5+12.5,25+50,60+40,25+80,30+100"
+
+
+def check_tiers(program, path, name, tokens, n_warm, points=TIERS):
     """Compares with the model here; no placement beats one pool of as many slots that knows the
     future."""
     found = run_replay(program, path, "--tiers", points)

@@ -20,6 +20,8 @@ static int32_t prompt[MAX_PROMPT];
 static size_t n_prompt = 8;
 static uint32_t state = 12345;
 static bool never_sends; /* experts arrive only by moving up */
+static bool always_reaches; /* else every second pass */
+static uint64_t n_reached; /* layers with experts that the GPU found in the host's memory */
 static uint64_t n_sent, n_computed, n_up, n_down, n_gpu_hits; /* of all runs */
 
 static uint32_t random_below(uint32_t n)
@@ -58,6 +60,29 @@ uint32_t __wrap_far_choose_split(struct forward *f, const struct expert_item *it
     return sent;
 }
 
+/* Linked with --wrap=reach_begin and --wrap=expert_cache_reaches. */
+bool __wrap_reach_begin(struct reach *reach, uint32_t n_rows, uint64_t n_misses);
+
+bool __wrap_reach_begin(struct reach *reach, uint32_t n_rows, uint64_t n_misses)
+{
+    (void)reach, (void)n_rows, (void)n_misses;
+    return always_reaches || random_below(2) == 0;
+}
+
+bool __real_expert_cache_reaches(struct expert_cache *cache, uint32_t layer,
+                                 uint64_t *generation);
+bool __wrap_expert_cache_reaches(struct expert_cache *cache, uint32_t layer,
+                                 uint64_t *generation);
+
+bool __wrap_expert_cache_reaches(struct expert_cache *cache, uint32_t layer,
+                                 uint64_t *generation)
+{
+    uint64_t ignored;
+    const bool reaches = __real_expert_cache_reaches(cache, layer, generation);
+    n_reached += reaches && !expert_cache_has_all(cache, layer, &ignored);
+    return reaches;
+}
+
 static void must(int rc, const struct fm_error *err)
 {
     if (rc == 0)
@@ -77,6 +102,7 @@ static int32_t best_token(const struct fm_session *session, unsigned vocabulary)
 
 /* The budgets of a run; 0: what is free. */
 struct run {
+    const char *routes; /* NULL: the model's own */
     bool is_gpu;
     bool changes; /* the GPU's budget is another one for every token */
     uint64_t gpu_bytes, bytes;
@@ -88,7 +114,7 @@ static struct fm_model *open_model(const char *path, const struct run *run)
     struct fm_model_options options = {.size = sizeof options, .n_threads = 1,
                                        .prefill_chunk = run->chunk, .n_context = MAX_PROMPT + 32,
                                        .n_sessions = 2, .lookahead = FM_OFF,
-                                       .elastic = FM_OFF,
+                                       .elastic = FM_OFF, .routes = run->routes,
                                        .gpu = run->is_gpu ? "0" : NULL,
                                        .memory_bytes = run->bytes,
                                        .gpu_memory_bytes = run->gpu_bytes};
@@ -214,6 +240,22 @@ static int must_happen(const char *what, uint64_t n)
     return n > 0 ? 0 : 3;
 }
 
+/* Every pass reads experts where they are, with the model's own routes and with others. */
+static int read_in_place(const char *path, struct run run, const char *expected)
+{
+    char given[33], hash[33];
+    const struct run alone = {.chunk = 16, .routes = "gen"};
+    always_reaches = true;
+    evaluate(path, &run, hash);
+    int status = compare("read where they are", expected, hash);
+    run.routes = "gen";
+    evaluate(path, &alone, given);
+    evaluate(path, &run, hash);
+    status |= compare("other routes", given, hash);
+    always_reaches = false;
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     char expected[33], hash[33], text[96];
@@ -253,12 +295,14 @@ int main(int argc, char **argv)
     evaluate(argv[1], &run, hash);
     status |= compare("budgets that change", expected, hash);
     run.changes = false;
+    status |= read_in_place(argv[1], run, expected);
     /* Little of both memories: experts come from the disk again and again. */
     run.gpu_bytes = gpu_floor + (n_all / 8 + 1) * (info.expert_bytes + 4096);
     find_floors(argv[1], run.gpu_bytes, &gpu_floor, &host_floor);
     run.bytes = host_floor + (1 << 20);
     evaluate(argv[1], &run, hash);
     status |= compare("little memory", expected, hash);
+    status |= must_happen("layers that the GPU found in both memories", n_reached);
     status |= must_happen("experts that were sent", n_sent);
     status |= must_happen("experts that the processor computed", n_computed);
     status |= must_happen("experts that moved up", n_up);

@@ -404,6 +404,16 @@ static void cuda_settle(const struct memory *m)
     device_of(m)->ops->settle(device_of(m));
 }
 
+static bool cuda_is_settled(const struct memory *m)
+{
+    return device_of(m)->ops->is_settled(device_of(m));
+}
+
+static bool cuda_sees(const struct memory *m, const void *at, uint64_t bytes)
+{
+    return device_of(m)->ops->is_seen(device_of(m), at, bytes);
+}
+
 static void cuda_upload(const struct memory *m, void *to, const void *from, uint64_t bytes)
 {
     cuda_queue_upload(queue_of(m), to, from, bytes);
@@ -442,6 +452,8 @@ static const struct memory_link cuda_link = {
     .send = cuda_send,
     .join = cuda_join,
     .settle = cuda_settle,
+    .is_settled = cuda_is_settled,
+    .sees = cuda_sees,
     .upload = cuda_upload,
     .bring = cuda_bring,
     .has_gates = cuda_has_gates,

@@ -65,7 +65,7 @@ struct gpu_device_ops {
     void (*finish)(struct gpu_device *d);
     /* From the host's memory, in the queue. Addresses and bytes are multiples of 4. */
     void (*upload)(struct gpu_device *d, void *to, const void *from, uint64_t bytes);
-    /* Whether kernels may write to that piece of the host's memory. */
+    /* Whether kernels may read and write that piece of the host's memory. */
     bool (*is_seen)(struct gpu_device *d, const void *at, uint64_t bytes);
     /* To the host's memory, in the queue. */
     void (*download)(struct gpu_device *d, void *to, const void *from, uint64_t bytes);
@@ -77,6 +77,7 @@ struct gpu_device_ops {
     void (*send)(struct gpu_device *d, void *to, const void *from, uint64_t bytes, uint64_t mark);
     void (*join)(struct gpu_device *d);
     void (*settle)(struct gpu_device *d);
+    bool (*is_settled)(struct gpu_device *d);
     /* Locks whole pages of the host's memory, so that transfers of them are fast and need no
      * processor. Returns false when the system refuses; transfers work all the same. */
     bool (*pin)(struct gpu_device *d, void *at, uint64_t bytes);

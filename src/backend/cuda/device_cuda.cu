@@ -15,7 +15,6 @@
 #define MIN_MAJOR 8
 
 #define HOST_PAGE_BYTES (2u << 20) /* where the host's pinned memory begins */
-#define N_PINNED 64 /* pieces of pinned memory that are remembered */
 
 /* A batch that comes again is kept as a graph: its kernels then start without the host. */
 #define N_GRAPHS 128 /* of ten kernels each takes 84 KiB of the host's memory */
@@ -32,7 +31,7 @@
 #define N_MARKS 64
 
 struct pinned {
-    const char *at; /* NULL: none */
+    const char *at;
     uint64_t bytes;
 };
 
@@ -83,7 +82,8 @@ struct cuda_device {
     cudaEvent_t marks[N_MARKS];
     uint64_t n_marks;
     pthread_mutex_t lock; /* of what follows, which any thread uses */
-    struct pinned pinned[N_PINNED];
+    struct pinned *pinned; /* [n_pinned], ascending: memory that kernels see */
+    size_t n_pinned, max_pinned;
     cudaStream_t filler;
     char failure[256];
     bool has_failed; /* accessed atomically */
@@ -208,26 +208,62 @@ static bool map(struct gpu_device *d, void *at, uint64_t bytes)
     return false;
 }
 
-/* Puts `with` in the place of a piece that begins at `at`, or of none. */
-static void replace_pinned(struct cuda_device *c, const void *at, struct pinned with)
+/* Returns how many pieces begin at `at` or before. The lock must be held. */
+static size_t n_pinned_to(const struct cuda_device *c, const void *at)
 {
-    pthread_mutex_lock(&c->lock);
-    for (unsigned i = 0; i < N_PINNED; i++)
-        if (c->pinned[i].at == at) {
-            c->pinned[i] = with;
-            break;
-        }
-    pthread_mutex_unlock(&c->lock);
+    size_t first = 0, end = c->n_pinned;
+    while (first < end) {
+        const size_t middle = first + (end - first) / 2;
+        if ((uintptr_t)c->pinned[middle].at <= (uintptr_t)at)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
+}
+
+/* Makes room for one more piece. Without memory for it, the piece is not remembered. */
+static bool grow_pinned(struct cuda_device *c)
+{
+    if (c->n_pinned < c->max_pinned)
+        return true;
+    const size_t n = c->max_pinned > 0 ? 2 * c->max_pinned : 64;
+    struct pinned *grown = (struct pinned *)realloc(c->pinned, n * sizeof *grown);
+    if (grown == NULL)
+        return false;
+    c->pinned = grown;
+    c->max_pinned = n;
+    return true;
 }
 
 /* Remembers pinned memory, if kernels see it at the same address. */
 static void remember_pinned(struct cuda_device *c, void *at, uint64_t bytes)
 {
     void *seen = NULL;
-    if (cudaHostGetDevicePointer(&seen, at, 0) == cudaSuccess && seen == at)
-        replace_pinned(c, NULL, {(const char *)at, bytes});
-    else
+    if (cudaHostGetDevicePointer(&seen, at, 0) != cudaSuccess || seen != at) {
         (void)cudaGetLastError();
+        return;
+    }
+    pthread_mutex_lock(&c->lock);
+    if (grow_pinned(c)) {
+        struct pinned *p = &c->pinned[n_pinned_to(c, at)];
+        memmove(p + 1, p, (size_t)(c->pinned + c->n_pinned - p) * sizeof *p);
+        *p = {(const char *)at, bytes};
+        c->n_pinned++;
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void forget_pinned(struct cuda_device *c, const void *at)
+{
+    pthread_mutex_lock(&c->lock);
+    const size_t n = n_pinned_to(c, at);
+    if (n > 0 && c->pinned[n - 1].at == at) {
+        struct pinned *p = &c->pinned[n - 1];
+        memmove(p, p + 1, (c->n_pinned - n) * sizeof *p);
+        c->n_pinned--;
+    }
+    pthread_mutex_unlock(&c->lock);
 }
 
 static bool is_seen(struct gpu_device *d, const void *at, uint64_t bytes)
@@ -235,10 +271,11 @@ static bool is_seen(struct gpu_device *d, const void *at, uint64_t bytes)
     struct cuda_device *c = cuda_of(d);
     bool is_found = false;
     pthread_mutex_lock(&c->lock);
-    for (unsigned i = 0; i < N_PINNED && !is_found; i++) {
-        const struct pinned *p = &c->pinned[i];
+    const size_t n = n_pinned_to(c, at);
+    if (n > 0) {
+        const struct pinned *p = &c->pinned[n - 1];
         const uint64_t from = (uint64_t)((uintptr_t)at - (uintptr_t)p->at);
-        is_found = p->at != NULL && from <= p->bytes && bytes <= p->bytes - from;
+        is_found = from <= p->bytes && bytes <= p->bytes - from;
     }
     pthread_mutex_unlock(&c->lock);
     return is_found;
@@ -260,7 +297,7 @@ static void unpin(struct gpu_device *d, void *at, uint64_t)
 {
     if (is_broken(d))
         return;
-    replace_pinned(cuda_of(d), at, {});
+    forget_pinned(cuda_of(d), at);
     check(d, "unlocking memory", cudaHostUnregister(at));
 }
 
@@ -584,6 +621,17 @@ static void settle(struct gpu_device *d)
         check(d, "transferring", cudaStreamSynchronize(cuda_of(d)->lanes[i].stream));
 }
 
+static bool is_settled(struct gpu_device *d)
+{
+    bool is = !is_broken(d);
+    for (unsigned i = 0; is && i < N_LANES; i++) {
+        const cudaError_t rc = cudaStreamQuery(cuda_of(d)->lanes[i].stream);
+        is = rc == cudaSuccess || (rc != cudaErrorNotReady && check(d, "transferring", rc));
+    }
+    (void)cudaGetLastError(); /* not ready is no failure */
+    return is;
+}
+
 /* ---- open and close -------------------------------------------------------------------------- */
 
 static void close(struct gpu_device *d)
@@ -605,13 +653,14 @@ static void close(struct gpu_device *d)
     for (unsigned i = 0; i < N_MARKS && c->marks[i] != NULL; i++)
         cudaEventDestroy(c->marks[i]);
     pthread_mutex_destroy(&c->lock);
+    free(c->pinned);
     free(c);
 }
 
 static const struct gpu_device_ops cuda_ops = {
     close, make, release_block, reserve, release, map, unmap, submit, copy, clear, fetch, fill,
-    finish, upload, is_seen, download, mark, transfer, send, join, settle, pin, unpin, host_make,
-    host_free, free_bytes, failure};
+    finish, upload, is_seen, download, mark, transfer, send, join, settle, is_settled, pin, unpin,
+    host_make, host_free, free_bytes, failure};
 
 template <class F> static bool find(const char *name, F *call)
 {
