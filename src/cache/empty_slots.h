@@ -1,4 +1,4 @@
-/* The empty slots of a cache's tiers (empty_slots.c). The thread that drives the plans uses them. */
+/* The empty slots of a cache's tiers (empty_slots.c), for the thread that drives the plans. */
 #ifndef FLASHMOE_CACHE_EMPTY_SLOTS_H
 #define FLASHMOE_CACHE_EMPTY_SLOTS_H
 
