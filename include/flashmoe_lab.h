@@ -119,7 +119,7 @@ FM_API int fm_session_repeat(struct fm_session *session, unsigned n_positions,
 /* Drafts (fm_model_options.n_drafts) of a session that is measured. */
 struct fm_draft_control {
     size_t size;
-    bool is_off; /* none for now */
+    bool is_off; /* none for now, and nothing is kept for later ones */
     void *ctx;
     /* The only source of drafts; NULL: the usual ones. Whoever measures knows the tokens that it
      * will give the session: it writes up to `max` drafts of what follows the token at `position`,

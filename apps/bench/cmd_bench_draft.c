@@ -231,14 +231,20 @@ static void add_counts(struct job *job, const struct fm_stats *before, const str
     }
 }
 
+/* Says whether the session drafts. Without drafts it does nothing for them, as with --draft off. */
+static void control_drafts(struct job *job, bool is_off)
+{
+    const struct fm_draft_control control = {
+        .size = sizeof control, .ctx = job, .is_off = is_off,
+        .draft = job->bench->n_acceptance > 0 ? simulate : NULL};
+    fm_session_control_drafts(job->topics.session, &control);
+}
+
 /* Decodes one run and measures it. */
 static int run_one(struct job *job, unsigned topic, unsigned i, struct fm_error *err)
 {
-    struct fm_draft_control control = {.size = sizeof control, .ctx = job,
-                                       .is_off = job->side == DRAFT_PLAIN,
-                                       .draft = job->bench->n_acceptance > 0 ? simulate : NULL};
     struct fm_stats before = {.size = sizeof before}, after = {.size = sizeof after};
-    fm_session_control_drafts(job->topics.session, &control);
+    control_drafts(job, job->side == DRAFT_PLAIN);
     job->run_end = fm_session_position(job->topics.session) + job->bench->n_tokens;
     fm_model_stats(job->topics.model, &before);
     job->is_running = true;
@@ -247,8 +253,7 @@ static int run_one(struct job *job, unsigned topic, unsigned i, struct fm_error 
     const uint64_t elapsed_ns = plat_now_ns() - begin_ns;
     job->is_running = false;
     fm_model_stats(job->topics.model, &after);
-    control.is_off = true;
-    fm_session_control_drafts(job->topics.session, &control);
+    control_drafts(job, true);
     if (!job->is_counting)
         return rc;
     job->point->tok_per_s[job->side][topic][i] = per_second(job->bench->n_tokens, elapsed_ns);
@@ -262,6 +267,7 @@ static int run_topics(struct job *job, unsigned i, struct fm_error *err)
     int rc = 0;
     for (unsigned t = 0; rc == 0 && t < N_OPENINGS; t++) {
         rc = topics_restart(&job->topics, SEED + i, err);
+        control_drafts(job, job->side == DRAFT_PLAIN); /* the prompt prepares drafts */
         if (rc == 0)
             rc = evaluate(job, job->topics.openings[t].ids, job->topics.openings[t].n_ids, err);
         if (rc == 0)

@@ -5,7 +5,9 @@
  * becomes {"K": V, ...} (chat/toolcall_value.h), with the types of the tool's schema. One newline
  * at the start of a value and one at its end are dropped.
  *
- * A call without the outer tag must have the name of a tool, if the tools are known. */
+ * Qwen3.5 sometimes calls a tool without ending its reasoning first; such a call ends it. A call
+ * inside reasoning or without the outer tag must have the name of a tool, if the tools are known:
+ * the text may only describe calls. */
 #include "chat/dialect.h"
 #include "chat/tool_schema.h"
 #include "chat/toolcall_value.h"
@@ -25,7 +27,7 @@ static const struct marker tags[] = {
 };
 
 static const struct dialect_opener openers[] = {
-    {.text = "<tool_call>", .first = '<'},
+    {.text = "<tool_call>", .first = '<', .ends_reasoning = true},
     {.text = FUNCTION, .stray = "</tool_call>"},
     {.text = NULL},
 };
@@ -121,7 +123,7 @@ static enum toolcall_status push(struct toolcall *tc, uint8_t byte)
     case IN_NAME:
         if (!toolcall_push_word(tc, &tc->name, 0, byte, '>', &is_end))
             return TOOLCALL_BROKEN;
-        if (is_end && is_bare(tc) && tc->tools != NULL &&
+        if (is_end && (is_bare(tc) || tc->is_early) && tc->tools != NULL &&
             !tool_schema_has(tc->tools, tc->name.data))
             return TOOLCALL_BROKEN; /* text about functions, not a call */
         return is_end ? go(tc, AT_PARAMETER) : TOOLCALL_MORE;

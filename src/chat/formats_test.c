@@ -1,4 +1,4 @@
-/* The chat formats of model families other than Qwen: the events of answers in each, whatever the
+/* The chat formats of model families other than Qwen3: the events of answers in each, whatever the
  * pieces they arrive in, and markers that count only as special tokens. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -94,7 +94,8 @@ static struct message_options options_of(const char *dialect, unsigned flags,
                                          const struct dialect *list[3])
 {
     list[0] = dialect_find(dialect);
-    list[1] = strcmp(dialect, "glm") == 0 ? dialect_find("qwen-json") : NULL;
+    const bool has_json = strcmp(dialect, "glm") == 0 || strcmp(dialect, "qwen-xml") == 0;
+    list[1] = has_json ? dialect_find("qwen-json") : NULL;
     list[2] = NULL;
     assert_non_null(list[0]);
     return (struct message_options){
@@ -267,6 +268,39 @@ static void test_glm(void **state)
         {THINKING, "hm</think>", "R[hm]M[</think>]"},
     };
     CHECK("glm", list);
+}
+
+/* ---- Qwen3.5 ------------------------------------------------------------------------------ */
+
+#define QWEN(name) "<tool_call>\n<function=" name ">\n<parameter=s>\nx\n</parameter>\n" \
+                   "</function>\n</tool_call>"
+
+/* A call that the model makes without ending its reasoning. */
+static void test_qwen_early(void **state)
+{
+    (void)state;
+    static const struct example list[] = {
+        {THINKING, QWEN("f"), "call[ f]A[{\"s\": \"x\"}]end[" QWEN("f") "]"},
+        {THINKING, "hm\n" QWEN("f") "\n" QWEN("f"),
+         "R[hm]call[ f]A[{\"s\": \"x\"}]end[\n" QWEN("f") "]"
+         "call[ f]A[{\"s\": \"x\"}]end[\n" QWEN("f") "]"},
+        /* The end of reasoning may follow, once. */
+        {THINKING, "hm\n" QWEN("f") "\n</think>\n\nyes</think>",
+         "R[hm]call[ f]A[{\"s\": \"x\"}]end[\n" QWEN("f") "]M[\n</think>\n\n]C[yes</think>]"},
+        {0, QWEN("f") "</think>",
+         "call[ f]A[{\"s\": \"x\"}]end[" QWEN("f") "]C[</think>]"},
+        /* What is no call of a known tool is thought about. */
+        {THINKING, QWEN("g") "</think>", "R[" QWEN("g") "]M[</think>]"},
+        {THINKING, "a <tool_call></think>b", "R[a <tool_call>]M[</think>]C[b]"},
+        {THINKING, "<function=f>\n</function></think>",
+         "R[<function=f>\n</function>]M[</think>]"},
+        {THINKING, "<tool_call>{\"name\": \"f\"}</tool_call>",
+         "R[<tool_call>{\"name\": \"f\"}</tool_call>]"},
+        {THINKING | NO_CALLS, QWEN("f"), "R[" QWEN("f") "]"},
+        {THINKING, "</think>" QWEN("g"),
+         "M[</think>]call[ g]A[{\"s\": \"x\"}]end[" QWEN("g") "]"},
+    };
+    CHECK("qwen-xml", list);
 }
 
 /* ---- MiniMax and DSML --------------------------------------------------------------------- */
@@ -593,7 +627,7 @@ int main(void)
         cmocka_unit_test(test_kimi),    cmocka_unit_test(test_deepseek),
         cmocka_unit_test(test_deepseek_v3), cmocka_unit_test(test_long_calls),
         cmocka_unit_test(test_special), cmocka_unit_test(test_places),
-        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_streams), cmocka_unit_test(test_qwen_early),
     };
     return cmocka_run_group_tests(tests, load_tools, free_tools);
 }

@@ -67,6 +67,7 @@ struct message {
     bool is_final;     /* the message is the answer itself */
     bool is_begun; /* MESSAGE_CALL_BEGIN was delivered */
     bool is_early; /* the call is inside reasoning, which goes on if the call breaks unseen */
+    bool owes_end; /* a call has ended the reasoning: its end may come behind a call, as markup */
     unsigned n_calls;
     char id[MESSAGE_CALL_ID_BYTES];
     struct text_buffer ids; /* of all calls that the model has named, each with its NUL */
@@ -196,7 +197,8 @@ static unsigned markers_here(const struct message *m)
         return m->ends | MARKER_EARLY_CALL;
     return MARKER_ANY_CALL | (m->is_at_start ? MARKER_BEGIN : 0) |
            (m->is_after_bare ? MARKER_STRAY : 0) |
-           (m->is_at_start && m->may_begin_closed ? MARKER_ANY_END : 0);
+           (m->is_at_start && m->may_begin_closed ? MARKER_ANY_END : 0) |
+           (m->is_after_call && m->owes_end ? MARKER_ANY_END : 0);
 }
 
 /* Returns true if the vocabulary has a special token with this text. */
@@ -230,7 +232,7 @@ static void begin_call(struct message *m, const char *opening)
     m->is_begun = false;
     m->is_early = m->state == IN_REASONING;
     m->is_at_start = m->is_stripping = m->is_after_call = m->is_after_bare = false;
-    toolcall_begin(&m->call, opening);
+    toolcall_begin(&m->call, opening, m->is_early);
     m->state = IN_CALL;
 }
 
@@ -298,7 +300,7 @@ static void end_header(struct message *m)
         m->state = header.is_reasoning && header.name == NULL ? IN_REASONING : IN_CONTENT;
         return;
     }
-    toolcall_begin(&m->call, m->frames->message);
+    toolcall_begin(&m->call, m->frames->message, false);
     const bool is_good = toolcall_set_name(&m->call, header.name, header.name_bytes);
     m->is_out_of_memory = m->is_out_of_memory || m->call.is_out_of_memory;
     add(m, &m->raw, m->pending, m->n_pending);
@@ -363,6 +365,7 @@ static void take_marker(struct message *m, const struct marker *marker)
     m->is_at_start = m->is_after_bare = false;
     if (marker->kind == MARKER_STRAY)
         return;
+    m->owes_end = false;
     m->is_stripping = true;
     m->state = marker->kind == MARKER_BEGIN ? IN_REASONING : IN_CONTENT;
     if (m->state == IN_REASONING)
@@ -455,6 +458,7 @@ static void end_call(struct message *m)
     flush(m, true);
     give(m, MESSAGE_CALL_END, text_buffer_text(&m->raw), m->raw.n);
     m->raw.n = 0;
+    m->owes_end |= m->is_early;
     m->state = m->frames != NULL ? IN_HEADER : IN_CONTENT;
     m->is_after_call = m->frames == NULL;
     m->is_after_bare = m->call.opener->stray != NULL;

@@ -46,11 +46,12 @@ static bool has_first_byte(const struct toolcall *tc)
     return false;
 }
 
-void toolcall_begin(struct toolcall *tc, const char *opening)
+void toolcall_begin(struct toolcall *tc, const char *opening, bool is_early)
 {
     tc->is_ready = tc->is_complete = false;
     tc->name.n = tc->id.n = tc->args.n = tc->keys.n = tc->value.n = 0;
     tc->opening = opening;
+    tc->is_early = is_early;
     tc->dialect = NULL;
     tc->opener = NULL;
     tc->next = NULL;
@@ -80,6 +81,8 @@ enum toolcall_status toolcall_push(struct toolcall *tc, uint8_t byte)
     if (tc->dialect == NULL && toolcall_is_space(byte))
         return TOOLCALL_MORE;
     if (tc->dialect == NULL && (byte == '\0' || !choose(tc, (char)byte)) && !choose(tc, '\0'))
+        return TOOLCALL_BROKEN;
+    if (tc->is_early && !tc->opener->ends_reasoning)
         return TOOLCALL_BROKEN;
     return tc->dialect->push(tc, byte);
 }

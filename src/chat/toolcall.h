@@ -47,6 +47,7 @@ struct toolcall {
     struct text_buffer args; /* JSON; the caller consumes it and sets n to 0 */
 
     const char *opening;
+    bool is_early; /* the call is inside reasoning */
     const struct dialect *dialect;
 
     /* Used by the dialect; toolcall_begin resets all of it. */
@@ -71,8 +72,9 @@ struct toolcall {
 void toolcall_init(struct toolcall *tc, const struct dialect *const *dialects,
                    const json_t *tools);
 void toolcall_clear(struct toolcall *tc); /* accepts a zeroed one */
-/* Starts a call after the opener with this text, which must outlive the call. */
-void toolcall_begin(struct toolcall *tc, const char *opening);
+/* Starts a call after the opener with this text, which must outlive the call. Inside reasoning
+ * (is_early) a call of a dialect whose opener does not end reasoning breaks. */
+void toolcall_begin(struct toolcall *tc, const char *opening, bool is_early);
 /* Sets the name of a call that began before its arguments. Returns false for a name that is too
  * long or is not text, or if memory runs out. */
 bool toolcall_set_name(struct toolcall *tc, const char *name, size_t bytes);

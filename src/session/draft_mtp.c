@@ -52,11 +52,16 @@ static uint32_t make_rows(struct fm_session *s, uint32_t n_ids, int32_t token, u
     return n;
 }
 
+bool draft_mtp_follows(const struct fm_session *s)
+{
+    return s->owner->mtp_rows != NULL && !s->draft.control.is_off;
+}
+
 void draft_mtp_follow(struct fm_session *s, const struct batch_segment *next)
 {
     const struct fm_model *m = s->owner;
     const bool is_prompt = next->n_tokens > 1 + next->n_drafts;
-    if (m->mtp_rows == NULL ||
+    if (!draft_mtp_follows(s) ||
         (!is_prompt && !mtp_state_is_full(&s->mtp, engine_limits(&m->engine)->n_drafts)))
         return;
     (void)make_rows(s, next->position, next->tokens[0], next->position);

@@ -10,6 +10,8 @@ extern "C" {
 #endif
 
 int draft_mtp_open(struct fm_session *s, struct fm_error *err);
+/* Returns whether the session keeps what the block needs: not while it drafts nothing. */
+bool draft_mtp_follows(const struct fm_session *s);
 /* The session's next tokens are known and about to be computed. Makes the rows before them if they
  * are a prompt, or if many are missing. */
 void draft_mtp_follow(struct fm_session *s, const struct batch_segment *next);

@@ -332,7 +332,7 @@ static void fill_segment(struct flight *f, uint32_t item, uint32_t n, bool is_la
         .wants_hidden = s->observer.hidden != NULL,
         .wants_routes = s->observer.route != NULL,
         .is_first = s->n_done == 0,
-        .mtp = f->of->m->mtp_rows != NULL ? &s->mtp : NULL,
+        .mtp = draft_mtp_follows(s) ? &s->mtp : NULL,
     };
     if (s->draft.n > 0)
         add_drafts(&f->segments[at], s);

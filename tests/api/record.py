@@ -17,7 +17,8 @@ import sys
 TEMPLATES = {"GLM-4.6", "GLM-4.7-Flash", "Kimi-K2-Thinking", "Kimi-K2-Instruct",
              "moonshotai-Kimi-K2", "MiniMax-M2", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
              "deepseek-ai-DeepSeek-V3.1", "deepseek-ai-DeepSeek-V3.2", "deepseek-ai-DeepSeek-V4",
-             "deepseek-ai-DeepSeek-V4-Flash-0731", "openai-gpt-oss-120b"}
+             "deepseek-ai-DeepSeek-V4-Flash-0731", "openai-gpt-oss-120b", "Qwen-QwQ-32B",
+             "Qwen3-Coder", "Qwen3.5-4B"}
 LEFT_OUT = {"is_partial", "messages", "json_schema", "continue_final_message", "tool_choice"}
 TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\((.*?)\)\1"|("(?:[^"\\]|\\.)*")|([\w:]+)|(\S)',
                    re.S)

@@ -66,6 +66,18 @@ class Run(Gpu):
         self.assertLessEqual(parts, gpu["budget_bytes"])
         self.assertGreater(parts, 0.9 * gpu["budget_bytes"])
 
+    def test_drafts(self):
+        """Drafts of the model's own block are computed and change neither the text nor a logit."""
+        model = os.path.join(os.path.dirname(PROGRAM), "..", "golden", "mtp", "qwen3_next")
+        ask = ("run", model, "--raw", "-p", "hi", "-n", "3", "--greedy")
+        plain = self.json(*ask, "--gpu", "off")
+        for gpu in (("--gpu", "0"), ("--gpu", "0", "--gpu-memory", "6M")):
+            drafted = self.json(*ask, *gpu, "--draft", "2")
+            self.assertIn("gpu", drafted)
+            self.assertGreater(drafted["n_drafted"][0], 0)
+            for key in ("text", "tokens", "logits_hash"):
+                self.assertEqual(drafted[key], plain[key], key)
+
     def test_auto(self):
         """auto takes the GPU where the memory suffices, else it says one line."""
         self.assertIn("gpu", self.json("run", MODEL, *ASK[:3], "1", mebibytes=1024))

@@ -126,4 +126,8 @@ FAULTS = [
           'for (uint32_t t = segment->n_slots > 0 ? 0 : n_rows - 1; begin',
           'for (uint32_t t = n_rows - 1; begin',
           ['kernels.gpu_fuse']),
+    Fault('a session whose drafts are off keeps hidden states', 'src/session/draft_mtp.c',
+          'return s->owner->mtp_rows != NULL && !s->draft.control.is_off;',
+          'return s->owner->mtp_rows != NULL;',
+          ['stream.draft.mtp.qwen3_next']),
 ]

@@ -456,6 +456,27 @@ static void test_no_drafts(void **state)
     fm_model_close(model);
 }
 
+/* A session whose drafts are off keeps nothing for them and drafts again afterwards. */
+static void test_off_and_on(void **state)
+{
+    struct fm_model_options o = options_with(3, 1);
+    (void)state;
+    struct fm_model *model = open_model(&o);
+    struct fm_session *session = open_session(model);
+    struct fm_draft_control control = {.size = sizeof control, .is_off = true};
+    assert_int_equal(fm_session_control_drafts(session, &control), 0);
+    feed(session, texts[0], 0, 120); /* more tokens than hidden states are kept */
+    assert_int_equal(session->mtp.n_hidden + session->mtp.n_rows, 0);
+    assert_int_equal(stats_of(model).n_drafted[0], 0);
+    control.is_off = false;
+    assert_int_equal(fm_session_control_drafts(session, &control), 0);
+    feed(session, texts[0], 120, N_TEXT);
+    assert_int_not_equal(stats_of(model).n_drafts_accepted[0], 0);
+    expect_hash(session, 0);
+    fm_session_close(session);
+    fm_model_close(model);
+}
+
 /* A session that was saved without drafts goes on with them, and the other way round. The block
  * knows nothing of the tokens before and drafts from the next ones on. */
 static void test_saving_without(void **state)
@@ -532,6 +553,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_budgets),      cmocka_unit_test(test_batch),
         cmocka_unit_test(test_cancel),       cmocka_unit_test(test_going_back_and_saving),
         cmocka_unit_test(test_no_drafts),    cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_off_and_on),
         cmocka_unit_test(test_lookahead),
         cmocka_unit_test(test_observer),     cmocka_unit_test(test_saving_without),
     };
