@@ -12,6 +12,7 @@
 #include <sys/auxv.h>
 #include <sys/prctl.h>
 #endif
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -182,6 +183,23 @@ uint64_t plat_now_ns(void)
     struct timespec t;
     (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec t = {0};
+    (void)clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void plat_work_done(uint64_t *cpu_ns, uint64_t *n_blocks)
+{
+    struct rusage usage = {0};
+    (void)getrusage(RUSAGE_SELF, &usage);
+    *n_blocks = (uint64_t)usage.ru_inblock + (uint64_t)usage.ru_majflt;
+    const uint64_t all = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    const uint64_t own = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    *cpu_ns = all > own ? all - own : 0;
 }
 
 void plat_sleep_ns(uint64_t ns)

@@ -61,8 +61,6 @@ int cluster_meet(struct cluster *c, struct engine *e, uint64_t memory_bytes,
 /* Once after cluster_begin or cluster_await: the rank has opened its layers, or could not (`rc` and
  * `err`). Returns 0 when all ranks have; otherwise none has. */
 int cluster_ready(struct cluster *c, int rc, struct fm_error *err);
-/* For a rank that is busy with opening: answers the first one. */
-void cluster_tend(struct cluster *c);
 /* Before the engine is closed: the other ranks close theirs. Accepts one that is not ready. */
 void cluster_end(struct cluster *c);
 

@@ -142,7 +142,7 @@ struct cluster {
     struct peer peers[CLUSTER_RANKS]; /* of the first rank */
     uint64_t heard_ns;  /* when the rank last looked for control messages */
     uint64_t silent_ns; /* for so long another rank has heard nothing of the first one */
-    struct beat *beat;  /* of the first rank */
+    struct beat *beat;  /* of a process */
     volatile sig_atomic_t alarm; /* CLUSTER_LOOKS or CLUSTER_ENDS; set by signal handlers */
     uint64_t roll_ns;            /* when the first rank saw it; 0: it has not */
     /* A model that is open, or is being opened. */
@@ -181,9 +181,15 @@ struct cluster {
 
 /* ---- beat.c */
 
-/* The first rank gives signs of life until beat_end, which accepts that it does not. */
+/* A process gives signs of life until beat_end, which accepts that it does not. */
 int beat_begin(struct cluster *c, struct fm_error *err);
 void beat_end(struct cluster *c);
+/* What the rank does. A rank that opens a model, or measures its machine, and stops working says
+ * that it hangs. The functions accept a rank that gives no signs of life. */
+enum beat_phase { BEAT_IDLE, BEAT_OPENING, BEAT_OPEN };
+void beat_set_phase(struct cluster *c, enum beat_phase phase);
+/* The rank looks for messages: it does not hang. */
+void beat_looked(struct cluster *c);
 /* Another rank: whether it has heard the first one. After too long a silence that one is lost. */
 void beat_watch(struct cluster *c, bool was_heard);
 

@@ -670,11 +670,6 @@ void first_init(struct cluster *c)
     c->number = 0;
 }
 
-void cluster_tend(struct cluster *c)
-{
-    (void)link_tend(c);
-}
-
 void cluster_end(struct cluster *c)
 {
     struct wire w;
@@ -689,6 +684,7 @@ void cluster_end(struct cluster *c)
             if (receive_message(c, c->number, &w, &is_there) && !is_there && link_hear(c))
                 pause_a_little(&pause);
     }
+    beat_set_phase(c, BEAT_IDLE);
     link_close(c);
     member_close(c);
     c->step = STEP_NONE;

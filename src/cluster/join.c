@@ -188,7 +188,7 @@ int cluster_join(struct transport *transport, const struct cluster_options *opti
     c->timeout_ns = options->timeout_ns;
     plat_host_name(c->peers[c->rank].host, HOST_BYTES);
     plat_sleep_sharply();
-    int rc = c->rank == 0 && c->is_process ? beat_begin(c, err) : 0;
+    int rc = c->is_process ? beat_begin(c, err) : 0;
     if (rc == 0)
         rc = c->rank == 0 ? greet_all(c, words, err) : greet_first(c, words, err);
     if (rc != 0) {
@@ -227,6 +227,7 @@ int cluster_begin(struct cluster *c, const struct cluster_shared *shared, struct
             return rc;
     }
     c->step = STEP_MODEL;
+    beat_set_phase(c, BEAT_OPENING);
     return 0;
 }
 
@@ -244,6 +245,7 @@ int cluster_await(struct cluster *c, struct cluster_shared *shared, bool *has_on
     *shared = m.shared;
     *has_one = true;
     c->step = STEP_MODEL;
+    beat_set_phase(c, BEAT_OPENING);
     return 0;
 }
 
@@ -398,6 +400,11 @@ static void set_cut(struct cluster *c, struct engine *e, uint32_t first, uint32_
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
+static bool goes_on(void *ctx)
+{
+    return link_tend(ctx);
+}
+
 static int agree(void *ctx, uint32_t *n_context, uint32_t *max_rows, struct fm_error *err)
 {
     struct cluster *c = ctx;
@@ -438,7 +445,7 @@ int cluster_meet(struct cluster *c, struct engine *e, uint64_t memory_bytes,
 {
     uint64_t identity = 0;
     uint32_t ends[CLUSTER_RANKS];
-    c->remote = (struct engine_remote){.ctx = c, .agree = agree};
+    c->remote = (struct engine_remote){.ctx = c, .agree = agree, .goes_on = goes_on};
     int rc = identity_of_model(e->model, &identity, err);
     if (rc != 0)
         return rc; /* cluster_ready tells the others */
@@ -489,12 +496,12 @@ static int open_buffers(struct cluster *c, struct fm_error *err)
     return rc != 0 ? rc : member_open(c, err);
 }
 
-int cluster_ready(struct cluster *c, int rc, struct fm_error *err)
+static int tell_ready(struct cluster *c, int rc, struct fm_error *why)
 {
-    struct fm_error own = {0};
-    struct fm_error *why = err != NULL ? err : &own;
     if (c->step == STEP_NONE || c->step == STEP_OPEN)
         return rc; /* the others know already */
+    if (c->is_lost)
+        return cluster_explain(c, why);
     if (rc == 0 && c->step == STEP_READY)
         rc = open_buffers(c, why);
     if (c->rank > 0) {
@@ -510,7 +517,16 @@ int cluster_ready(struct cluster *c, int rc, struct fm_error *err)
         rc = answer_all(c, all, rc != 0 ? rc : others, why);
         mem_free(all);
     }
-    if (rc != 0)
+    return rc;
+}
+
+int cluster_ready(struct cluster *c, int rc, struct fm_error *err)
+{
+    struct fm_error own = {0};
+    const bool was_told = c->step == STEP_NONE || c->step == STEP_OPEN;
+    rc = tell_ready(c, rc, err != NULL ? err : &own);
+    beat_set_phase(c, rc == 0 ? BEAT_OPEN : BEAT_IDLE);
+    if (rc != 0 && !was_told)
         cluster_end(c);
     return rc;
 }

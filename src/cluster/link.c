@@ -103,6 +103,8 @@ static void hear_peer(struct cluster *c, uint32_t rank, uint64_t now_ns, uint64_
         if (peer->in.kind == CONTROL_PONG && peer->in.number == peer->n_pings) {
             peer->is_asked = false;
             peer->heard_ns = now_ns;
+        } else if (peer->in.kind == CONTROL_BEAT && c->step != STEP_OPEN) {
+            peer->silent_ns = 0; /* it opens a model and answers later */
         } else if (peer->in.kind == CONTROL_FAIL) {
             cluster_lose(c, rank, peer->in.text);
         }
@@ -119,8 +121,9 @@ static void hear_peer(struct cluster *c, uint32_t rank, uint64_t now_ns, uint64_
         return;
     }
     peer->silent_ns += step_ns;
-    /* A rank that opens a model may be busy for long. */
-    if (peer->silent_ns > c->timeout_ns * (c->step == STEP_OPEN ? 1 : JOIN_TIMEOUTS)) {
+    /* A thread that opens a model may be busy for long; a process gives signs of life. */
+    const bool answers = c->step == STEP_OPEN || c->is_process;
+    if (peer->silent_ns > c->timeout_ns * (answers ? 1 : JOIN_TIMEOUTS)) {
         (void)snprintf(why, sizeof why, "it has not answered for %.1f s: the process hangs, or "
                        "the machine or the network is gone", (double)peer->silent_ns / 1e9);
         cluster_lose(c, rank, why);
@@ -168,6 +171,7 @@ bool link_hear(struct cluster *c)
 {
     const uint64_t now_ns = plat_now_ns(), step_ns = now_ns - c->heard_ns;
     c->heard_ns = now_ns;
+    beat_looked(c);
     if (c->alarm != 0)
         call_the_roll(c, now_ns);
     for (uint32_t i = 1; i < c->n_ranks && !c->is_lost; i++)
@@ -192,6 +196,7 @@ void link_answer(struct cluster *c)
     struct member *m = &c->member;
     const struct control *in = &c->control_in;
     bool was_heard = false;
+    beat_looked(c);
     if (c->alarm != 0 && send_control(c, 0, &c->pong, CONTROL_PONG, HERE, 0))
         c->alarm = 0;
     while (!c->is_lost && take_control(c, 0, &c->control_in)) {
@@ -200,6 +205,8 @@ void link_answer(struct cluster *c)
             (void)send_control(c, 0, &c->pong, CONTROL_PONG, in->number, 0);
         else if (in->kind == CONTROL_CANCEL)
             note_cancel(m, in->number, in->segment);
+        else if (in->kind == CONTROL_FAIL)
+            cluster_lose(c, 0, in->text);
     }
     beat_watch(c, was_heard);
 }

@@ -124,6 +124,15 @@ static bool is_order(const struct cluster *c, const struct order *o)
             (o->bytes > 0 && o->n_rounds > 0));
 }
 
+/* Measures this machine. A rank that hangs meanwhile says so. */
+static int measure_own(struct prober *p, char *text, size_t bytes, struct fm_error *err)
+{
+    beat_set_phase(p->c, BEAT_OPENING);
+    const int rc = p->measure(p->ctx, text, bytes, err);
+    beat_set_phase(p->c, BEAT_IDLE);
+    return rc;
+}
+
 static int obey(struct prober *p, const struct order *o, struct fm_error *err)
 {
     struct report *r = &p->report;
@@ -132,7 +141,7 @@ static int obey(struct prober *p, const struct order *o, struct fm_error *err)
         return echo(p, o, err);
     memset(r, 0, sizeof *r);
     if (o->kind == ORDER_MEASURE) {
-        r->rc = p->measure(p->ctx, r->text, sizeof r->text, &why);
+        r->rc = measure_own(p, r->text, sizeof r->text, &why);
         if (r->rc != 0)
             (void)snprintf(r->text, sizeof r->text, "%s", why.text);
     } else {
@@ -187,7 +196,7 @@ static int measure_turn(struct prober *p, uint32_t turn, struct cluster_probe *p
         if (turn_of(c, i) == turn)
             rc = give(c, i, CHANNEL_RING, &o, sizeof o, err);
     if (rc == 0 && turn == 0)
-        failed = p->measure(p->ctx, probes[0].text, sizeof probes[0].text, err);
+        failed = measure_own(p, probes[0].text, sizeof probes[0].text, err);
     for (uint32_t i = 1; rc == 0 && i < c->n_ranks; i++) {
         if (turn_of(c, i) != turn)
             continue;

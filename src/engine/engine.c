@@ -227,27 +227,31 @@ static int plan(struct engine *e, const struct fm_model_options *options, struct
 
 /* Progress over the dense weights of all stages. */
 struct load {
-    fm_progress_fn *progress;
+    fm_progress_fn *progress; /* NULL: nobody looks */
     void *ctx;
+    const struct engine_remote *remote;
     uint64_t before, all;
 };
 
-static void show_load(void *ctx, uint64_t done, uint64_t total)
+static bool show_load(void *ctx, uint64_t done, uint64_t total)
 {
     const struct load *load = ctx;
     (void)total;
-    load->progress(load->ctx, load->before + done, load->all);
+    if (load->progress != NULL)
+        load->progress(load->ctx, load->before + done, load->all);
+    return load->remote == NULL || load->remote->goes_on(load->remote->ctx);
 }
 
 static int open_stages(struct engine *e, const struct fm_model_options *options,
                        struct fm_error *err)
 {
-    struct load load = {.progress = options->progress, .ctx = options->progress_ctx};
+    struct load load = {.progress = options->progress, .ctx = options->progress_ctx,
+                        .remote = e->remote};
     const struct stage_options stage_options = {
         .streaming = &e->streaming, .kv_format = e->kv_format, .checks = e->checks,
         .cache_bias = e->cache_bias, .replace_ids = e->replace_ids,
         .replace_ctx = e->replace_ctx, .cpu = options->cpu, .pin_threads = options->pin_threads,
-        .progress = options->progress != NULL ? show_load : NULL, .progress_ctx = &load,
+        .progress = show_load, .progress_ctx = &load,
         .gpu = e->gpu.device};
     e->gpu.device = NULL; /* the stage's from here on */
     int rc = 0;

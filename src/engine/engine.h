@@ -33,11 +33,13 @@ struct engine_cut {
 };
 
 /* What other ranks do for this one. All functions are called on the thread that drives the engine.
- * The first rank has all of them, the others only `agree`. */
+ * The first rank has all of them, the others only `agree` and `goes_on`. */
 struct engine_remote {
     void *ctx;
     /* Context and rows of a batch become what all ranks have room for. */
     int (*agree)(void *ctx, uint32_t *n_context, uint32_t *max_rows, struct fm_error *err);
+    /* While this rank loads: hears the others. Returns false: one is lost, so loading is over. */
+    bool (*goes_on)(void *ctx);
     /* Sends the rows of the pass on their way through the layers of the other ranks. The sequences
      * have not advanced yet. */
     void (*send)(void *ctx, const struct pass *pass);

@@ -40,7 +40,7 @@ struct stage_options {
     void *replace_ctx;
     const char *cpu; /* level of the kernels, or NULL */
     bool pin_threads;
-    fm_progress_fn *progress; /* of the dense weights */
+    model_load_fn *progress; /* of the dense weights */
     void *progress_ctx;
     struct gpu_device *gpu; /* the stage owns it from stage_open on; NULL: none */
 };

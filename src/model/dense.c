@@ -236,7 +236,7 @@ static char *place_of(const struct dense_load *load, uint64_t dense_offset)
 
 /* How far all of the dense weights are. */
 struct load_progress {
-    fm_progress_fn *show;
+    model_load_fn *show;
     void *ctx;
     uint64_t done, total;
 };
@@ -357,8 +357,8 @@ static int read_matrices(struct dense_load *load, struct load_progress *p, struc
         if (rc != 0)
             return rc;
         p->done += load->end - load->begin;
-        if (p->show != NULL)
-            p->show(p->ctx, p->done, p->total);
+        if (p->show != NULL && !p->show(p->ctx, p->done, p->total))
+            return err_set(err, FM_ERR_CANCELLED, "loading was given up");
     }
     return 0;
 }
@@ -616,7 +616,7 @@ static int load_all(struct model *model, struct dense_load *load, struct load_pr
 }
 
 int model_load_dense(struct model *model, const struct memory *memory, bool checks,
-                     fm_progress_fn *progress, void *progress_ctx, struct fm_error *err)
+                     model_load_fn *progress, void *progress_ctx, struct fm_error *err)
 {
     struct dense_load load = {.model = model, .checks = checks, .plan = model->dense_plan};
     struct load_progress p = {.show = progress, .ctx = progress_ctx,

@@ -196,11 +196,13 @@ void model_prepare_for(struct model *model, const struct weight_preparer *prepar
 bool expert_layer_changes(const struct model *model, const struct expert_layer *layer,
                           unsigned matrix);
 void expert_layer_prepare(const struct model *model, const struct expert_layer *layer, void *slot);
+/* Hears how far the dense weights are. Returns false: they are wanted no more. */
+typedef bool model_load_fn(void *ctx, uint64_t done, uint64_t total);
 /* Reads the dense weights into `memory`, which must outlive the model. model_open must have been
  * called without metadata_only. With `checks` it verifies the checksums of a packed model in
  * memory. For other models it checks that the files have not changed since they were opened. */
 int model_load_dense(struct model *model, const struct memory *memory, bool checks,
-                     fm_progress_fn *progress, void *progress_ctx, struct fm_error *err);
+                     model_load_fn *progress, void *progress_ctx, struct fm_error *err);
 /* Returns the bytes that model_load_dense will read; 0 afterwards. */
 uint64_t model_dense_read_bytes(const struct model *model);
 void model_close(struct model *model); /* accepts NULL */

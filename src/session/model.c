@@ -310,7 +310,7 @@ int fm_model_open(const char *path, const struct fm_model_options *options,
     bool without_gpu = false;
     int rc = own_options_take(&own, options, err);
     if (rc == 0)
-        session_cluster_adapt(&own.o);
+        rc = session_cluster_adapt(&own.o, err);
     if (rc == 0)
         rc = open_model(path, &own.o, out, &without_gpu, err != NULL ? err : &why);
     if (rc == 0 || !without_gpu)

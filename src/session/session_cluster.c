@@ -69,6 +69,18 @@ static void take_shared(struct fm_model_options *o, const struct cluster_shared 
     o->caller_bytes = 0;
 }
 
+/* Every rank checks this: the options of GPUs may differ. */
+static int check_gpu(const struct fm_model_options *o, struct fm_error *err)
+{
+    if (o->gpu != NULL && strcmp(o->gpu, "off") != 0 && strcmp(o->gpu, "auto") != 0)
+        return err_set(err, FM_ERR_UNSUPPORTED, "GPU %s cannot be used with several ranks yet: "
+                       "leave out --gpu, or use --gpu off", o->gpu);
+    if (o->gpu_memory_bytes > 0)
+        return err_set(err, FM_ERR_UNSUPPORTED, "GPUs cannot be used with several ranks yet: leave "
+                       "out --gpu-memory");
+    return 0;
+}
+
 static int check_options(const struct fm_cluster *cluster, const struct fm_model_options *o,
                          struct fm_error *err)
 {
@@ -76,9 +88,6 @@ static int check_options(const struct fm_cluster *cluster, const struct fm_model
     if (o->n_stages > 1)
         return err_set(err, FM_ERR_ARG, "a model cannot be cut into stages and divided among "
                        "ranks");
-    if (o->gpu != NULL && strcmp(o->gpu, "off") != 0 && strcmp(o->gpu, "auto") != 0)
-        return err_set(err, FM_ERR_UNSUPPORTED, "GPU %s cannot be used with several ranks yet "
-                       "(--gpu off)", o->gpu);
     if (o->n_layers_of_ranks != 0 && o->n_layers_of_ranks != n)
         return err_set(err, FM_ERR_ARG, "the layers of %u ranks are given (--layers), and there "
                        "are %u ranks", o->n_layers_of_ranks, n);
@@ -88,18 +97,21 @@ static int check_options(const struct fm_cluster *cluster, const struct fm_model
     return 0;
 }
 
-void session_cluster_adapt(struct fm_model_options *o)
+int session_cluster_adapt(struct fm_model_options *o, struct fm_error *err)
 {
     if (o->cluster == NULL)
-        return;
-    o->gpu = "off";
-    o->gpu_memory_bytes = 0;
+        return 0;
+    const int rc = check_gpu(o, err);
+    if (rc != 0)
+        return rc;
+    o->gpu = "off"; /* it may be "auto" */
     if (o->cluster->hub == NULL || cluster_rank(o->cluster->c) > 0)
-        return; /* a process has its own, and a thread the first one's, which is divided already */
+        return 0; /* a process has its own; a thread has a share of the first one's */
     /* Threads share the memory of a process, and none of them can tell how much is its own. */
     const uint64_t all = o->memory_bytes > 0 ? o->memory_bytes : plat_memory_available() / 10 * 8;
     o->memory_bytes = all / cluster_n_ranks(o->cluster->c);
     o->elastic = FM_OFF;
+    return 0;
 }
 
 int session_cluster_begin(struct fm_model *m, const char *path,
@@ -172,13 +184,6 @@ bool session_cluster_is_resident(const struct fm_model *m)
 
 /* ---- ranks that work for the first one ------------------------------------------------------- */
 
-static void tend(void *ctx, uint64_t done, uint64_t total)
-{
-    (void)done;
-    (void)total;
-    cluster_tend(ctx);
-}
-
 /* Opens one model and computes until the first rank closes it. That it cannot be opened is the
  * first rank's to tell. */
 static int work_once(struct fm_cluster *cluster, const char *path,
@@ -192,8 +197,7 @@ static int work_once(struct fm_cluster *cluster, const char *path,
     take_shared(&options, shared);
     options.cluster = cluster;
     options.n_layers_of_ranks = 0;
-    options.progress = tend;
-    options.progress_ctx = cluster->c;
+    options.progress = NULL; /* one line of progress is enough: the first rank's */
     int rc = fm_model_open(path, &options, &m, &why);
     if (rc != 0) {
         rc = cluster_ready(cluster->c, rc, &why); /* if it does not know yet */

@@ -150,9 +150,10 @@ void session_forget_cancel(struct fm_session *s);
 bool session_take_cancel(struct fm_session *s);
 
 /* A model on several ranks (session_cluster.c). Each does nothing without a cluster. adapt: options
- * become those of one rank. begin: the other ranks open it, too. meet: this rank gets its layers.
- * ready: all have opened it, or none has (`rc`). end: before the engine is closed. */
-void session_cluster_adapt(struct fm_model_options *options);
+ * become those of one rank, or are refused. begin: the other ranks open it, too. meet: this rank
+ * gets its layers. ready: all have opened it, or none has (`rc`). end: before the engine is
+ * closed. */
+int session_cluster_adapt(struct fm_model_options *options, struct fm_error *err);
 int session_cluster_begin(struct fm_model *m, const char *path,
                           const struct fm_model_options *options, struct fm_error *err);
 int session_cluster_meet(struct fm_model *m, const struct fm_model_options *options,

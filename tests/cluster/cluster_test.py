@@ -162,6 +162,17 @@ class Refusals(unittest.TestCase):
                      *mpirun(1), *self.command(NANO), ":", "-n", "1",
                      *self.command(NANO, "--memory", "4M"))
 
+    def test_gpu(self):
+        """No rank leaves its GPU out silently."""
+        for options, text in ((("--gpu", "0"), "GPU 0 cannot be used with several ranks yet: leave "
+                               "out --gpu"),
+                              (("--gpu-memory", "1G"), "leave out --gpu-memory")):
+            self.refused(None, text, *mpirun(2), *self.command(NANO, *options))
+            self.refused(None, r"rank 1 \(.+\): .*" + text, *mpirun(1), *self.command(NANO), ":",
+                         "-n", "1", *self.command(NANO, *options))
+        self.refused(None, "GPU 0 cannot be used with several ranks yet",
+                     *self.command(NANO, "--stages", "2", "--gpu", "0"))
+
     def test_commands_for_one_machine(self):
         done = run(*mpirun(2), PROGRAM, "inspect", NANO)
         self.assertIn("'flashmoe inspect' runs on one machine", done.stderr)

@@ -1,6 +1,8 @@
 """Ranks that die or hang: every request fails in time, with a line that names the rank.
 
-Usage: fault_test.py PROGRAM GOLDEN_DIR NANO [--rounds N] [TestClass...]
+Usage: fault_test.py PROGRAM GOLDEN_DIR NANO [--rounds N] [--preload LIBRARY] [TestClass...]
+
+The library is built from tests/fault/preload_reads.c; Opening needs it.
 
 Exit status 77, skipped: mpirun or the program's module for it is not there.
 """
@@ -11,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -19,6 +22,7 @@ import cluster_test
 from cluster_test import PROMPT, Server, environment, mpirun
 
 ROUNDS = 6
+PRELOAD = ""
 LIMIT_S = 10
 
 
@@ -28,6 +32,54 @@ def finish(process, limit_s):
     while process.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
     return process.poll()
+
+
+class Opening(unittest.TestCase):
+    """A rank that hangs while the model opens is named in time."""
+
+    def start(self, hung, work, *options):
+        # The rank's reads of dense weights never return.
+        held = os.path.join(work, "held")
+        with open(held, "w", encoding="ascii") as f:
+            f.write("HOLD dense\n")
+        words = [*mpirun(1)[:-2]]
+        for rank in range(2):
+            more = ("env", f"LD_PRELOAD={PRELOAD}", f"FAULT_RANGE={held}")
+            words += [":"] if rank > 0 else []
+            words += ["-n", "1", *(more if rank in hung else ()), cluster_test.PROGRAM, "run",
+                      cluster_test.NANO, "-p", "a", "-n", "2", "--threads", "1", "--no-heat",
+                      *options]
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, env=environment())
+
+    def check(self, hung, text, *options):
+        with tempfile.TemporaryDirectory() as work:
+            process = self.start(hung, work, *options)
+            begin = None
+            while process.poll() is None:
+                if begin is None and all(map(is_reading, (find_rank(process.pid, rank)
+                                                          for rank in hung))):
+                    begin = time.monotonic()
+                time.sleep(0.05)
+            took = time.monotonic() - (begin or 0)
+            out, err = process.communicate()
+            self.assertIsNotNone(begin, err)
+            self.assertEqual(out, "")
+            self.assertNotEqual(process.returncode, 0)
+            self.assertRegex(err, text)
+            self.assertLess(took, LIMIT_S + 3, err) # mpirun needs two seconds to end a job
+
+    def test_one(self):
+        self.check({1}, r"flashmoe: rank 1 \(.+\): it has read and computed nothing for 8\.")
+
+    def test_first(self):
+        self.check({0}, r"rank 0 \(.+\): it has read and computed nothing for 4\.",
+                   "--rank-timeout", "4")
+
+    def test_all(self):
+        """One file system for all does not answer: nobody is left to hear of it."""
+        self.check({0, 1}, r"rank \d \(.+\) has read and computed nothing for \d+\.\d s and ends "
+                   "the job", "--rank-timeout", "4")
 
 
 class Faults(unittest.TestCase):
@@ -122,6 +174,15 @@ class Faults(unittest.TestCase):
         self.assertRegex(err, r"rank 1 .+(it has died|exited on signal 9)")
 
 
+def is_reading(pid):
+    """Whether a process has opened the dense weights."""
+    try:
+        return any(os.readlink(f"/proc/{pid}/fd/{fd}").endswith("/dense.bin")
+                   for fd in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False
+
+
 def find_rank(parent, rank):
     for pid in os.listdir("/proc"):
         try:
@@ -141,6 +202,10 @@ if __name__ == "__main__":
     if "--rounds" in words:
         at = words.index("--rounds")
         ROUNDS = int(words[at + 1])
+        del words[at:at + 2]
+    if "--preload" in words:
+        at = words.index("--preload")
+        PRELOAD = words[at + 1]
         del words[at:at + 2]
     cluster_test.PROGRAM, cluster_test.GOLDEN, cluster_test.NANO = words[:3]
     module = os.path.join(os.path.dirname(words[0]), "libflashmoe_mpi.so")
