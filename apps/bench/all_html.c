@@ -77,8 +77,10 @@ static void put_row(const struct all *all, const struct all_case *one, FILE *out
                   all_spread_text(&mid, limit), r.bound, all_share_text(&r, share));
     if (has_other(all))
         (void)fprintf(out, "<td>%s</td>", all_spread_text(&r.ratio, ratio));
-    (void)fprintf(out, "<td>%s</td><td class=\"bad\">%s</td></tr>\n",
-                  all_extras_text(regime, &r, extras), all_mark_text(&r, mark));
+    (void)fprintf(out, "<td class=\"note\">%s%s<span class=\"bad\">%s</span></td></tr>\n",
+                  all_extras_text(regime, &r, extras),
+                  extras[0] != '\0' && r.n_busy + r.n_exceeded > 0 ? "; " : "",
+                  all_mark_text(&r, mark));
 }
 
 static void put_left_out(const struct all *all, unsigned regime, FILE *out)
@@ -156,8 +158,9 @@ static void put_plots(const struct all *all, unsigned i, const struct points *p,
     const struct bars bars = {.title = "Share of the limit", .unit = "% of what the machine allows",
                               .names = p->names, .percents = p->percent, .notes = p->notes,
                               .n = p->n};
-    put(out, "<div class=\"plots\">\n");
-    if (regime->x_title != NULL && p->n > 1)
+    const bool has_curve = regime->x_title != NULL && p->n > 1;
+    (void)fprintf(out, "<div class=\"plots%s\">\n", has_curve ? "" : " one");
+    if (has_curve)
         put_curve(all, regime, p, out);
     svg_bars_write(out, &bars);
     put(out, "</div>\n");
@@ -173,7 +176,7 @@ static void put_regime(const struct all *all, unsigned i, FILE *out)
     if (points.n > 0) {
         (void)fprintf(out, "<div class=\"wide\"><table class=\"numbers\"><tr><th></th>"
                       "<th>reached</th><th>limit</th><th>bound by</th><th>share</th>%s<th></th>"
-                      "<th></th></tr>\n", has_other(all) ? "<th>over the other</th>" : "");
+                      "</tr>\n", has_other(all) ? "<th>over the other</th>" : "");
         for (unsigned k = 0; k < all->n_cases; k++)
             if (all->cases[k].regime == i && all_has_result(&all->cases[k]))
                 put_row(all, &all->cases[k], out);

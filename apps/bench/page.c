@@ -35,6 +35,8 @@ static const char style_sheet[] =
     "pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--card); padding: 8px;\n"
     " border-radius: 6px; margin: 6px 0; font-size: 0.85rem; }\n"
     "code { overflow-wrap: anywhere; }\n"
+    ".numbers td.note { white-space: normal; text-align: left; min-width: 15rem; }\n"
+    ".plots.one svg { max-width: 480px; }\n"
     ".bar { fill: #0550ae; } .bar-rest { fill: #e6eaee; }\n"
     "@media (prefers-color-scheme: dark) { .bar { fill: #58a6ff; }\n"
     " .bar-rest { fill: #21262d; } }\n";

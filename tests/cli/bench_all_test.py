@@ -184,8 +184,9 @@ class Numbers(Case):
         other = self.other({"words": ["run"], "says": [{"sleep": 1}]})
         self.run_all("--only", "start", "--repeat", 1, "--versus", other)
         for one in self.regime("start")["cases"]:
-            self.assertGreater(one["ratio"]["median"], 1)
             self.assertGreater(one["other"]["median"], 1)
+            self.assertAlmostEqual(one["ratio"]["median"],
+                                   one["other"]["median"] / one["value"]["median"], places=5)
             self.assertEqual(one["limit"]["median"], 0.5)
 
     def test_other_logits_are_a_fault(self):
@@ -328,8 +329,24 @@ class Busy(Case):
         self.assertIn("The machine was not quiet", page)
 
 
+class Few(Case):
+    """The program itself, two regimes."""
+
+    def test_nano(self):
+        self.run_all("--quick", "--repeat", 1, "--only", "decode,stream", "--io", "direct")
+        found = self.result()
+        hashes = set()
+        for name in ("decode", "stream"):
+            for one in self.regime(name, found)["cases"]:
+                self.assertEqual((one["n_runs"], one["left_out"]), (1, None))
+                self.assertLessEqual(one["memory_budget_bytes"], found["usable_memory_bytes"])
+                self.assertGreater(one["limit"]["median"], 0)
+                hashes.add(one["runs"][0]["logits_hash"])
+        self.assertEqual(len(hashes), 1)  # the same tokens at every budget
+
+
 class Real(Case):
-    """The program itself."""
+    """The program itself, and more of the regimes."""
 
     def test_nano(self):
         done = self.run_all("--quick", "--repeat", 1, "--only",
