@@ -36,13 +36,49 @@ static int prefill_prompt(struct bench *bench, struct fm_error *err)
 
 static const struct bench_kind prefill_kind;
 
+/* Returns a count between both ends of the measured prompts. */
+static double counted(uint64_t before, uint64_t after)
+{
+    return after > before ? (double)(after - before) : 0;
+}
+
+/* Computes what disk, memory and int8 arithmetic allow. A batch reads the dense weights and every
+ * expert that it uses once. Attention is left out: its share of a prompt depends on the length. */
+static void prefill_limit(const struct bench *bench, double tok_per_s, struct limit *limit)
+{
+    const struct fm_model_info *info = &bench->info;
+    const struct fm_stats *a = &bench->begin, *b = &bench->end;
+    const double n = (double)bench->n_tokens * bench->n_repeat;
+    const double k = (double)info->n_experts_per_token * info->n_moe_layers;
+    const double expert = k > 0 ? (double)info->expert_token_bytes / k : 0;
+    const double n_used = counted(a->n_expert_hits, b->n_expert_hits) +
+                          counted(a->n_expert_misses, b->n_expert_misses);
+    const double unused = expert * (counted(a->n_guesses, b->n_guesses) -
+                                    counted(a->n_guesses_used, b->n_guesses_used));
+    const double read = counted(a->bytes_read, b->bytes_read) - (unused > 0 ? unused : 0);
+    const unsigned chunk = b->prefill_chunk > 0 ? b->prefill_chunk : bench->n_tokens;
+    const double n_batches = (double)((bench->n_tokens + chunk - 1) / chunk);
+    struct limit_load load = {
+        .expert_bytes = n_used * expert / n,
+        .dense_bytes = (double)info->dense_token_bytes * n_batches / bench->n_tokens,
+        .miss_bytes = read > 0 ? read / n : 0,
+        .mul_adds = (double)info->mul_adds_per_token +
+                    (double)info->mul_adds_per_head / bench->n_tokens};
+    limit_set_speeds(&load, &(struct limit_speeds){.disk = bench->disk.read.median,
+                                                   .memory = bench->read.median,
+                                                   .mul_adds = bench->int8.median / 2});
+    limit_of(&load, tok_per_s, limit);
+}
+
 static int prefill_json(const struct bench *bench, double operations_per_s)
 {
     const bool has_peak = bench->int8.median > 0;
     const bool is_compared = has_peak && bench->end.gpu == NULL;
     const double percent = is_compared ? 100 * operations_per_s / bench->int8.median : 0;
+    struct limit limit;
+    prefill_limit(bench, bench_tok_per_s(bench).median, &limit);
     json_t *more = json_pack(
-        "{s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:b}", "prefill_chunk",
+        "{s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:b, s:o}", "prefill_chunk",
         (json_int_t)bench->end.prefill_chunk, "mul_adds_per_token",
         (json_int_t)bench->info.mul_adds_per_token, "gop_per_s", operations_per_s * 1e-9,
         "int8_gop_per_s", has_peak ? json_real(bench->int8.median * 1e-9) : json_null(),
@@ -50,7 +86,8 @@ static int prefill_json(const struct bench *bench, double operations_per_s)
         "int8_gop_per_s_max", has_peak ? json_real(bench->int8.max * 1e-9) : json_null(),
         "int8_percent",
         is_compared && !limit_is_exceeded(percent) ? json_real(percent) : json_null(),
-        "was_busy", limit_is_exceeded(percent));
+        "was_busy", limit_is_exceeded(percent), "limit",
+        bench->end.gpu == NULL ? limit_json(&limit) : json_null());
     return out_json(bench_json(bench, &prefill_kind, more)) ? STATUS_OK : STATUS_FAILED;
 }
 
@@ -76,6 +113,13 @@ static int prefill_print(const struct bench *bench)
         (void)printf(", %.1f%% of the %.1f GOP/s measured with int8", percent,
                      bench->int8.median * 1e-9);
     (void)printf("\nchunk        %u tokens per batch\n", bench->end.prefill_chunk);
+    if (bench->end.gpu == NULL) {
+        struct limit limit;
+        char text[LIMIT_TEXT_BYTES];
+        prefill_limit(bench, speed.median, &limit);
+        (void)printf("limit        %s\n", limit_text(&limit, text));
+    }
+    bench_print_disk(bench);
     (void)printf("expert hits  %.1f%%; after one prompt that is not counted\n",
                  100 * bench_hit_rate(bench));
     (void)printf("read         %s per token\n",
@@ -86,6 +130,7 @@ static int prefill_print(const struct bench *bench)
 
 static const struct bench_kind prefill_kind = {
     .measure = FM_MEASURE_READ | FM_MEASURE_INT8,
+    .measures_disk = true,
     .pieces_name = "prompts",
     .n_context = prefill_context,
     .open = prefill_open,
@@ -115,7 +160,8 @@ const struct command cmd_bench_prefill = {
         "time fills the expert cache and does not count. Prints the median, lowest and highest "
         "speed of the others, and the operations in matrix products per second: two for every "
         "weight that a token uses. For comparison, shows what the same threads reach with int8 in "
-        "registers.",
+        "registers. The limit is what disk, memory and that arithmetic allow, if a batch reads the "
+        "dense weights and every expert that it uses once; attention is not part of it.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},

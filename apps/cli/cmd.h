@@ -21,6 +21,7 @@ extern const struct command cmd_pack;
 extern const struct command cmd_verify;
 extern const struct command cmd_validate;
 extern const struct command cmd_plan;
+extern const struct command cmd_bench_all;
 extern const struct command cmd_bench_batch;
 extern const struct command cmd_cluster_plan;
 extern const struct command cmd_cluster_probe;

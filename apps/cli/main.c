@@ -17,7 +17,7 @@ const struct command *const command_list[] = {
     &cmd_run, &cmd_chat, &cmd_serve, &cmd_launch, &cmd_pull, &cmd_list, &cmd_du, &cmd_rm,
     &cmd_inspect, &cmd_pack, &cmd_verify, &cmd_validate, &cmd_tokenize, &cmd_template,
     &cmd_eval_nll, &cmd_eval_needle, &cmd_plan, &cmd_cluster_plan, &cmd_cluster_probe,
-    &cmd_bench_decode,
+    &cmd_bench_all, &cmd_bench_decode,
     &cmd_bench_prefill, &cmd_bench_batch, &cmd_bench_serve, &cmd_bench_stream, &cmd_bench_draft,
     &cmd_bench_switch,
     &cmd_bench_routes, &cmd_bench_replay, &cmd_doctor, &cmd_synth, &cmd_completions, &cmd_help,

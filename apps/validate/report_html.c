@@ -3,48 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "apps/bench/page.h"
 #include "apps/bench/svg_plot.h"
 #include "apps/validate/report_plots.h"
 #include "apps/validate/validate.h"
-
-static const char style_sheet[] =
-    ":root { color-scheme: light dark; --page: #ffffff; --card: #f6f8fa; --line: #d8dee4;\n"
-    " --text: #1f2328; --soft: #59636e; --good: #1a7f37; --bad: #cf222e; }\n"
-    "@media (prefers-color-scheme: dark) { :root { --page: #0d1117; --card: #161b22;\n"
-    " --line: #2b323b; --text: #e6edf3; --soft: #9198a1; --good: #3fb950; --bad: #ff7b72; } }\n"
-    "* { box-sizing: border-box; }\n"
-    "body { margin: 0; background: var(--page); color: var(--text); line-height: 1.5;\n"
-    " font: 16px/1.5 system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif; }\n"
-    "main { max-width: 1000px; margin: 0 auto; padding: 24px 16px 64px; }\n"
-    "h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 8px; overflow-wrap: anywhere; }\n"
-    "h2 { font-size: 1.15rem; margin: 40px 0 8px; }\n"
-    "p { margin: 8px 0; } .soft { color: var(--soft); }\n"
-    ".good { color: var(--good); } .bad { color: var(--bad); }\n"
-    ".verdict { border: 1px solid var(--line); border-left: 6px solid var(--good);\n"
-    " background: var(--card); padding: 12px 16px; border-radius: 6px; margin: 16px 0; }\n"
-    ".verdict.bad { border-left-color: var(--bad); color: inherit; }\n"
-    ".verdict strong { font-size: 1.1rem; }\n"
-    ".wide { overflow-x: auto; margin: 8px 0; }\n"
-    "table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }\n"
-    "th, td { text-align: left; padding: 5px 14px 5px 0; vertical-align: top;\n"
-    " border-bottom: 1px solid var(--line); }\n"
-    "th { color: var(--soft); font-weight: 600; }\n"
-    ".numbers td + td, .numbers th + th { text-align: right; }\n"
-    ".numbers td, td.good, td.bad, td.soft { white-space: nowrap; }\n"
-    ".numbers th { vertical-align: bottom; }\n"
-    ".plots { display: grid; gap: 8px; grid-template-columns: repeat(auto-fit, minmax(min(100%,\n"
-    " 440px), 1fr)); margin: 12px 0; }\n"
-    ".plots svg { width: 100%; height: auto; display: block; }\n"
-    "details { border-bottom: 1px solid var(--line); padding: 6px 0; }\n"
-    "summary { cursor: pointer; }\n"
-    "pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--card); padding: 8px;\n"
-    " border-radius: 6px; margin: 6px 0; font-size: 0.85rem; }\n"
-    "code { overflow-wrap: anywhere; }\n";
-
-/* After the plots' own: larger letters where the plots are small. */
-static const char small_sheet[] =
-    "@media (max-width: 520px) { .number { font-size: 13px; } .plots .text { font-size: 14px; }\n"
-    " .panel { font-size: 15px; } }\n";
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
@@ -71,15 +33,6 @@ static void put_lines(FILE *out, const char *text)
             text++;
         }
     }
-}
-
-static void put_row(FILE *out, const char *title, const char *text)
-{
-    put(out, "<tr><td>");
-    svg_plot_text(out, title);
-    put(out, "</td><td>");
-    svg_plot_text(out, text);
-    put(out, "</td></tr>\n");
 }
 
 static const char *size_of(uint64_t bytes, char text[UNIT_BYTES])
@@ -372,32 +325,32 @@ static void put_facts(const struct validation *v, FILE *out)
 {
     char text[512], a[UNIT_BYTES], b[UNIT_BYTES];
     put(out, "<h2>Model and machine</h2><div class=\"wide\"><table>\n");
-    put_row(out, "Model", app_model_path(v->args));
+    page_row(out, "Model", app_model_path(v->args));
     (void)snprintf(text, sizeof text, "%s, %s, %s parameters", v->container, v->architecture,
                    human_count(v->info.n_parameters, a));
-    put_row(out, "Kind", text);
+    page_row(out, "Kind", text);
     (void)snprintf(text, sizeof text, "%u layers, %u experts each, %u per token; dense %s, experts "
                    "%s", v->info.n_layers, v->info.n_experts, v->info.n_experts_per_token,
                    human_bytes(v->info.dense_bytes, a), human_bytes(v->info.experts_bytes, b));
-    put_row(out, "Shape", text);
+    page_row(out, "Shape", text);
     if (v->routes[0] != '\0')
-        put_row(out, "Routes", v->routes);
+        page_row(out, "Routes", v->routes);
     if (v->approximate[0] != '\0')
-        put_row(out, "Approximate", v->approximate);
+        page_row(out, "Approximate", v->approximate);
     (void)snprintf(text, sizeof text, "%s; %u threads, level %s", v->machine.processor[0] != '\0'
                    ? v->machine.processor : v->machine.architecture, v->n_threads, v->cpu_level);
-    put_row(out, "Processor", text);
+    page_row(out, "Processor", text);
     if (v->gpu[0] != '\0')
-        put_row(out, "GPU", v->gpu);
+        page_row(out, "GPU", v->gpu);
     (void)snprintf(text, sizeof text, "%s, of which %s were free",
                    human_bytes(v->machine.memory_bytes, a),
                    human_bytes(v->machine.memory_available_bytes, b));
-    put_row(out, "Memory", text);
+    page_row(out, "Memory", text);
     for (unsigned i = 0; i < v->n_measured; i++) {
         (void)snprintf(text, sizeof text, "disk %s (experts at random, %s), memory %s",
                        human_rate(v->speeds[i].disk.read.median, a), v->io,
                        human_rate(v->speeds[i].machine.read.median, b));
-        put_row(out, i == 0 ? "Speed before" : "Speed after", text);
+        page_row(out, i == 0 ? "Speed before" : "Speed after", text);
     }
     put(out, "</table></div>\n");
 }
@@ -431,14 +384,8 @@ const char *validation_blind_spot(const struct validation *v, unsigned i)
 
 void validation_html(const struct validation *v, FILE *out)
 {
-    put(out, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>");
-    svg_plot_text(out, model_name(v));
-    put(out, ": flashmoe validate</title>\n<style>\n");
-    svg_plot_write_style(out);
-    put(out, style_sheet);
-    put(out, small_sheet);
-    put(out, "</style>\n</head>\n<body>\n<main>\n<h1>Can ");
+    page_begin(out, model_name(v), ": flashmoe validate");
+    put(out, "<h1>Can ");
     svg_plot_text(out, model_name(v));
     put(out, " be trusted on this machine?</h1>\n");
     put_verdict(v, out);
@@ -457,5 +404,5 @@ void validation_html(const struct validation *v, FILE *out)
         put_cliff(v, out);
     put_facts(v, out);
     put_blind_spots(v, out);
-    put(out, "</main>\n</body>\n</html>\n");
+    page_end(out);
 }

@@ -37,12 +37,13 @@ COMMANDS = {
     "tokenize": "prompt file plain ids count json help", "completions": "help", "help": "man help",
     "template": "tools no-generation-prompt set tokens json help", "inspect": "kv json help",
     "pull": "to connections retries timeout digest pack dry-run experts dense embed head json "
-            "quiet help", "du": "json help",
+            "quiet help", "du": "json help", "doctor": "quick threads pin cpu json quiet help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
     "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
     "plan": "context routes disk-speed memory-speed " + MACHINE + " json quiet help",
     "cluster plan": "machines layers mpirun context routes " + MACHINE + " json quiet help",
     "cluster probe": MACHINE + " json quiet verbose help", "verify": "threads json quiet help",
+    "bench all": "quick only list repeat out versus packed memory io pin cpu kv routes" + END,
     "bench decode": ENGINE + "tokens repeat prompt context routes profile json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
@@ -50,11 +51,10 @@ COMMANDS = {
     "bench batch": ENGINE + "sequences tokens repeat prompt routes profile json quiet verbose help",
     "bench serve": MACHINE + "users prompt prefix tokens repeat url api-key max-stall routes" + END,
     "validate": MACHINE + "quick out against budgets tokens long cycles pressure no-pressure "
-                "routes" + END,
+                "routes" + END, "launch": "url api-key model print help",
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
     "bench replay": "residency tiers experts used layers tokens json help",
-    "doctor": "quick threads pin cpu json quiet help", "launch": "url api-key model print help",
     "synth": "layers hidden heads kv-heads head-dim experts used expert-width shared-width "
              "key-heads value-heads key-dim value-dim conv interval vocab context form "
              "experts-format dense-format embed-format head-format split-size seed threads "

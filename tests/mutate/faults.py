@@ -1,4 +1,5 @@
 """The faults that mutate.py plants. Each must be noticed by every test it names."""
+import faults_bench
 import faults_cluster
 import faults_cuda
 import faults_disks
@@ -14,7 +15,7 @@ import faults_server
 import faults_terminal
 import faults_validate
 
-FAULTS = (faults_cluster.FAULTS + faults_cuda.FAULTS + faults_disks.FAULTS +
+FAULTS = (faults_bench.FAULTS + faults_cluster.FAULTS + faults_cuda.FAULTS + faults_disks.FAULTS +
           faults_draft.FAULTS + faults_engine.FAULTS + faults_families.FAULTS +
           faults_gpt_oss.FAULTS + faults_guide.FAULTS + faults_layout.FAULTS +
           faults_native.FAULTS + faults_pull.FAULTS + faults_server.FAULTS +
