@@ -50,7 +50,7 @@ struct backend_segment {
     uint64_t slot_bytes;
     /* The parts of the layer's state. Each operation's struct says which of them it uses. */
     void *state[BACKEND_STATE_PARTS];
-    void *mark[BACKEND_STATE_PARTS]; /* NULL if the part is addressed by position */
+    void *mark[BACKEND_STATE_PARTS]; /* by position: blocks that lie elsewhere (segment_shift) */
 };
 
 /* Parts of the state that attention uses: [n_kv_heads, block_positions] rows in kv_format for the

@@ -283,7 +283,17 @@ static int open_passes(struct engine *e, const struct pass_options *options, str
         rc = pass_open(&e->passes[i], i == 0 ? options : &without_rows, err);
         e->passes[i].rows = e->passes[0].rows;
     }
-    return rc;
+    return rc == 0 && engine_can_pause(e) ? pass_open(&e->between, &without_rows, err) : rc;
+}
+
+bool engine_can_pause(const struct engine *e)
+{
+    return e->n_stages == 1 && !e->cut.is_on && forward_can_pause(e->stages[0].forward);
+}
+
+uint32_t engine_max_rows(const struct engine *e)
+{
+    return engine_limits(e)->max_rows - forward_held_rows(e->stages[0].forward);
 }
 
 int engine_open(struct engine *e, const char *path, const struct fm_model_options *options,
@@ -330,6 +340,7 @@ void engine_close(struct engine *e)
     model_close(e->model);
     for (uint32_t i = 0; i < e->n_passes; i++)
         pass_close(&e->passes[i]);
+    pass_close(&e->between);
     mem_free(e->passes);
     mem_free(e->away);
     *e = (struct engine){0};
@@ -337,17 +348,18 @@ void engine_close(struct engine *e)
 
 struct pass *engine_begin(struct engine *e, const struct batch *batch)
 {
-    struct pass *pass = e->passes;
+    const bool is_between = e->is_computing; /* two layers of another one */
+    struct pass *pass = is_between ? &e->between : e->passes;
     const uint64_t begin_ns = plat_now_ns();
-    while (pass->is_used)
+    while (!is_between && pass->is_used)
         pass++;
-    assert(pass < e->passes + e->n_passes);
+    assert(is_between ? engine_can_pause(e) && !pass->is_used : pass < e->passes + e->n_passes);
     pass->is_used = e->is_computing = true;
     pass_begin(pass, batch);
     for (uint32_t i = 0; i < e->n_stages && pass->n_segments > 0; i++)
         forward_run(e->stages[i].forward, pass);
-    e->is_computing = false;
-    e->busy_ns += plat_now_ns() - begin_ns;
+    e->is_computing = is_between;
+    e->busy_ns += is_between ? 0 : plat_now_ns() - begin_ns;
     if (e->remote != NULL && pass->n_segments > 0) {
         e->remote->send(e->remote->ctx, pass);
         pass->is_away = true;
@@ -447,28 +459,59 @@ static bool count_kv(struct engine *e, uint32_t stage, uint64_t has, uint64_t wa
     return elastic_change_kv(e, s, b->kv - has + wants);
 }
 
+/* Finds the bytes that a part of the sequence has, and those for n_positions. Blocks that other
+ * sequences use, too, are theirs. */
+static void find_bytes(const struct sequence *s, const struct sequence_part *part,
+                       uint32_t n_positions, uint64_t *has, uint64_t *wants)
+{
+    const uint32_t n = sequence_keeps_shared(s, part, n_positions);
+    const uint64_t kept = n * part->blocks.bytes;
+    const uint64_t all = sequence_kv_bytes(&part->blocks, n_positions);
+    *has = sequence_own_bytes(part) + sequence_unshared_bytes(part, n);
+    *wants = all > kept ? all - kept : 0;
+}
+
 /* Shrinks the caches before the memory is taken, and grows them after it is given back. */
 static int reach_here(struct engine *e, struct sequence *s, uint32_t n_positions,
                       struct fm_error *err)
 {
     uint64_t has[SEQUENCE_PARTS], wants[SEQUENCE_PARTS];
     uint32_t n = 0; /* stages that have made room */
-    for (uint32_t i = 0; i < e->n_stages; i++) {
-        has[i] = s->parts[i].kv.used_bytes;
-        wants[i] = sequence_kv_bytes(&s->parts[i].blocks, n_positions);
-    }
+    for (uint32_t i = 0; i < e->n_stages; i++)
+        find_bytes(s, &s->parts[i], n_positions, &has[i], &wants[i]);
     int rc = 0;
     for (; rc == 0 && n < e->n_stages; n += rc == 0)
         if (wants[n] > has[n] && !count_kv(e, n, has[n], wants[n]))
             rc = does_not_fit(e, s, n_positions, err);
-    if (rc == 0)
+    if (rc == 0) {
+        sequence_unshare(s, n_positions);
         rc = sequence_reach(s, n_positions, err);
-    for (uint32_t i = 0; i < n; i++) {
-        if (wants[i] < has[i])
-            (void)count_kv(e, i, has[i], wants[i]); /* fewer always fit */
-        else if (rc != 0 && wants[i] > has[i])
-            (void)count_kv(e, i, wants[i], has[i]);
     }
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t counted = wants[i] > has[i] ? wants[i] : has[i];
+        uint64_t is;
+        find_bytes(s, &s->parts[i], n_positions, &is, &wants[i]);
+        if (is < counted)
+            (void)count_kv(e, i, counted, is); /* fewer always fit */
+    }
+    return rc;
+}
+
+bool engine_can_share(const struct engine *e, const struct sequence *s)
+{
+    return !e->model->has_mtp && sequence_can_share(s);
+}
+
+int engine_share(struct engine *e, struct sequence *to, struct sequence *from, uint32_t n_positions,
+                 struct fm_error *err)
+{
+    assert(engine_can_share(e, to));
+    uint64_t had[SEQUENCE_PARTS];
+    for (uint32_t i = 0; i < to->n_parts; i++)
+        had[i] = sequence_own_bytes(&to->parts[i]);
+    const int rc = sequence_share(to, from, n_positions, err);
+    for (uint32_t i = 0; i < to->n_parts; i++) /* places of shared blocks hold nothing */
+        (void)count_kv(e, i, had[i], sequence_own_bytes(&to->parts[i]));
     return rc;
 }
 

@@ -72,6 +72,7 @@ struct engine {
     struct stage *stages; /* [n_stages]; none before engine_open */
     uint32_t n_stages;
     struct pass *passes; /* [n_passes] */
+    struct pass between; /* one that runs between two layers of another */
     struct pass **away;  /* [n_passes]: those whose rows other ranks have, in their order */
     uint32_t n_passes, n_away;
     bool is_computing; /* a pass is on the stages */
@@ -102,14 +103,27 @@ struct pass *engine_begin(struct engine *e, const struct batch *batch);
 /* Waits for what other ranks compute of the pass, and of those that began before it, and computes
  * their heads. Sequences of segments that were given up have to go back: sequence_rewind. */
 void engine_end(struct engine *e, struct pass *pass);
+/* Returns whether another batch may run between two layers of one (batch_hooks.pause): all layers
+ * are in one stage, which computes in the host's memory. */
+bool engine_can_pause(const struct engine *e);
+/* Returns how many rows the next batch may have. */
+uint32_t engine_max_rows(const struct engine *e);
 /* Computes all passes that are away to their ends. engine_end follows for each. */
 void engine_land(struct engine *e);
 
 /* A sequence with a part in every stage. */
 int engine_new_sequence(const struct engine *e, struct sequence **out, struct fm_error *err);
 /* Memory for keys and values of so many positions, inside the budget; the caches become smaller or
- * larger for it. FM_ERR_BUDGET, FM_ERR_NOMEM: nothing has changed. No batch runs. */
+ * larger for it. FM_ERR_BUDGET, FM_ERR_NOMEM: nothing has changed. No batch is inside a
+ * layer. */
 int engine_reach(struct engine *e, struct sequence *sequence, uint32_t n_positions,
+                 struct fm_error *err);
+
+/* Returns whether sequences can use the same memory for a common beginning. The block for
+ * multi-token prediction writes before the position, so models with it cannot. */
+bool engine_can_share(const struct engine *e, const struct sequence *sequence);
+/* sequence_share within the budget: what is shared counts once. No batch is inside a layer. */
+int engine_share(struct engine *e, struct sequence *to, struct sequence *from, uint32_t n_positions,
                  struct fm_error *err);
 
 /* Whole pages of the host that the last stage can write to: logits_place of a batch. */

@@ -366,7 +366,8 @@ static void blame_late(struct forward *f)
 /* Tells the family which rows are still computed. */
 static void follow_pass(struct forward *f)
 {
-    assert(f->pass->n_segments <= f->pass->n_rows && f->pass->n_rows <= f->options.max_rows);
+    assert(f->pass->n_segments <= f->pass->n_rows &&
+           f->pass->n_rows <= f->options.max_rows - f->n_held);
     f->step.n_rows = f->pass->n_rows;
     f->step.n_segments = f->pass->n_segments;
 }
@@ -383,6 +384,16 @@ static void drop_given_up(struct forward *f)
     forward_follow_routed(f);
     if (has_left && f->pass->n_segments > 0)
         f->arch->place(&f->step);
+}
+
+/* Returns where a recurrent part of the state is copied, or where blocks of one by position lie;
+ * NULL: nowhere, or in their places. */
+static void *mark_of(const struct sequence *sequence, const struct sequence_part *part,
+                     const struct sequence_layer *l, uint32_t i)
+{
+    if (!l->is_recurrent[i])
+        return part->n_shared > 0 ? part->block_shift : NULL;
+    return sequence->next_position > 0 ? sequence_next_state(sequence, part, l->state[i]) : NULL;
 }
 
 static void point_at_layer(struct forward *f, uint32_t layer)
@@ -407,8 +418,7 @@ static void point_at_layer(struct forward *f, uint32_t layer)
             segment->state[i] = l->is_recurrent[i]
                                     ? (char *)l->state[i] + sequence->slot * part->recurrent_bytes
                                     : l->state[i];
-            segment->mark[i] = sequence->next_position > 0 && l->is_recurrent[i]
-                                   ? sequence_next_state(sequence, part, l->state[i]) : NULL;
+            segment->mark[i] = mark_of(sequence, part, l, i);
         }
     }
 }
@@ -618,11 +628,44 @@ static void run_layer(struct forward *f, uint32_t layer)
     end_times(f, layer);
 }
 
+bool forward_can_pause(const struct forward *f)
+{
+    return f->be->memory->is_host && !f->options.has_far && f->rows == NULL;
+}
+
+uint32_t forward_held_rows(const struct forward *f)
+{
+    return f->n_held;
+}
+
+/* Lets another pass run if somebody wants that. It has the rows behind those of this one. The rest
+ * of the scratch is free between two layers. The table of positions in it is made again. */
+static void let_others_pass(struct forward *f)
+{
+    struct pass *pass = f->pass;
+    const struct batch_hooks *hooks = &pass->batch->hooks;
+    const struct step step = f->step;
+    const bool is_timed = f->is_timed;
+    if (hooks->wants_pause == NULL || f->n_held > 0 || pass->n_rows >= f->options.max_rows ||
+        !forward_can_pause(f) || !hooks->wants_pause(hooks->ctx))
+        return;
+    forward_verify_experts(f); /* the other pass plans its own */
+    f->n_held = pass->n_rows;
+    f->step.x += (size_t)pass->n_rows * f->model->shape.row_floats;
+    hooks->pause(hooks->ctx);
+    f->n_held = 0;
+    f->pass = pass;
+    f->step = step;
+    f->is_timed = is_timed;
+    f->arch->place(&f->step);
+}
+
 static void run_layers(struct forward *f)
 {
     struct pass *pass = f->pass;
     for (uint32_t layer = f->model->first_layer; layer < f->model->end_layer; layer++) {
         pass->batch->hooks.before_layer(pass->batch->hooks.ctx, layer);
+        let_others_pass(f);
         if (wants_hidden(f))
             forward_verify_experts(f);
         drop_given_up(f);

@@ -73,6 +73,12 @@ void forward_run(struct forward *forward, struct pass *pass);
  * it without that layer. */
 void forward_run_head(struct forward *forward, struct pass *pass);
 
+/* Returns whether a pass can be left between two layers for another one: its rows and the pass say
+ * all that the next layer needs. */
+bool forward_can_pause(const struct forward *f);
+/* Rows of a pass that was left. Another one has the places behind them. */
+uint32_t forward_held_rows(const struct forward *f);
+
 /* Rows of the block for multi-token prediction, where the model has it: as in mtp.h. At most
  * max_rows of them. */
 void forward_mtp_keep(struct forward *f, const struct mtp_row *rows, uint32_t n);

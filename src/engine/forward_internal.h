@@ -88,6 +88,7 @@ struct forward {
     struct lookahead lookahead;
     void *lookahead_memory;
     struct pass *pass;       /* at hand */
+    uint32_t n_held;         /* rows of a pass that was left for this one */
     float *head_in, *logits; /* rows for the head, [head_rows, vocabulary] */
     struct row_store *rows;  /* NULL: the layers have no tables */
     /* Rows that are not finite, as not_finite_code: [1 + layers, max_segments], the embedding

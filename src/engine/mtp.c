@@ -98,7 +98,7 @@ static struct forward *last_forward(const struct engine *e)
 
 void engine_mtp_keep(struct engine *e, const struct mtp_row *rows, uint32_t n)
 {
-    const uint32_t max = engine_limits(e)->max_rows;
+    const uint32_t max = engine_max_rows(e);
     for (uint32_t i = 0; i < n; i += max)
         forward_mtp_keep(last_forward(e), rows + i, n - i < max ? n - i : max);
 }

@@ -73,6 +73,11 @@ struct batch_hooks {
     /* Rows have come back from other ranks, and the head follows: there is no batch on the stages
      * now. NULL: nobody wants to know. */
     void (*before_head)(void *ctx);
+    /* Returns whether another pass is to run before the next layer. NULL: never. Called where the
+     * stage can be left (forward_can_pause), while rows are free for another pass. */
+    bool (*wants_pause)(void *ctx);
+    /* Another pass, of other sequences, may begin and end: engine_begin, engine_end. */
+    void (*pause)(void *ctx);
     /* After every layer, and once more after the head; NULL: no clock is looked at. */
     void (*times)(void *ctx, uint32_t layer, const struct batch_times *times);
 };

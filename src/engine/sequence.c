@@ -212,6 +212,7 @@ void sequence_free(struct sequence *sequence)
         return;
     if (sequence->far != NULL)
         sequence->far->free(sequence->far->ctx, sequence->far_id);
+    sequence_drop_shared(sequence);
     for (uint32_t i = 0; i < sequence->n_parts; i++) {
         struct sequence_part *part = &sequence->parts[i];
         part->memory->ops->range_close(part->memory, &part->kv);
@@ -298,8 +299,10 @@ void sequence_copy_kv(struct sequence *to, const struct sequence *from, uint32_t
     assert(sequence_holds(to, n_positions) && sequence_holds(from, n_positions));
     for (uint32_t i = 0; i < to->n_parts; i++) {
         const struct sequence_part *dst = &to->parts[i], *src = &from->parts[i];
-        memory_copy(dst->memory, dst->kv.at, src->kv.at,
-                    sequence_kv_bytes(&src->blocks, n_positions));
+        const uint32_t n = src->blocks.n_positions;
+        for (uint32_t b = dst->n_shared; b < (n_positions + n - 1) / n; b++)
+            memory_copy(dst->memory, sequence_block(dst, b), sequence_block(src, b),
+                        src->blocks.bytes);
     }
     if (to->far != NULL)
         to->far->copy_kv(to->far->ctx, to->far_id, from->far_id, n_positions);
@@ -402,8 +405,8 @@ void sequence_repeat(struct sequence *s, uint32_t n_positions)
         const uint32_t n = part->blocks.n_positions, n_full = s->position / n;
         assert(n_full > 0);
         for (uint32_t b = n_full; b < (n_positions + n - 1) / n; b++)
-            memory_copy(part->memory, (char *)part->kv.at + b * part->blocks.bytes,
-                        (char *)part->kv.at + b % n_full * part->blocks.bytes, part->blocks.bytes);
+            memory_copy(part->memory, sequence_block(part, b), sequence_block(part, b % n_full),
+                        part->blocks.bytes);
     }
     if (s->far != NULL)
         s->far->repeat(s->far->ctx, s->far_id, s->position, n_positions);
@@ -416,7 +419,9 @@ void sequence_repeat(struct sequence *s, uint32_t n_positions)
 
 void sequence_copy(struct sequence *to, const struct sequence *from, uint32_t position)
 {
-    assert(to->position == 0 && to->n_parts == from->n_parts && sequence_holds(to, position));
+    assert(to->position <= position && to->n_parts == from->n_parts &&
+           sequence_holds(to, position));
+    assert(to->position == 0 || to->parts[0].n_shared > 0);
     for (uint32_t m = 0; m < from->n_marks && m < to->n_marks; m++)
         to->marks[m] = from->marks[m] <= position ? from->marks[m] : 0;
     sequence_copy_kv(to, from, position);

@@ -4,7 +4,7 @@
  * keys and values are ("KV" below), and recurrent state, which is allocated at new. KV has
  * addresses for n_context positions, and memory for those that sequence_reach has asked for, in
  * blocks. A block has the rows of all layers of a part for some positions, so that memory grows at
- * its end.
+ * its end. Full blocks can belong to several sequences.
  *
  * Rows of a position stay as they are, so a sequence without recurrent state can go back to any
  * position. A recurrent state is copied aside at some positions, which are the sequence's marks.
@@ -50,6 +50,11 @@ struct sequence_part {
     uint32_t n_slots;
     struct mem_range kv;
     struct sequence_blocks blocks;
+    /* The first n_shared blocks lie elsewhere, each with a count of the sequences that use it.
+     * Their places in kv hold nothing. */
+    uint32_t n_shared;
+    struct shared_block **shared; /* [blocks of the context]; NULL: nothing was shared so far */
+    int64_t *block_shift;         /* likewise: from a block's place to where it is */
     uint32_t first_layer;
     struct sequence_layer *layers; /* those of the stage, from first_layer on */
 };
@@ -136,6 +141,39 @@ void sequence_free(struct sequence *sequence); /* accepts NULL */
  * that the sequence has. FM_ERR_NOMEM: nothing has changed. */
 int sequence_reach(struct sequence *sequence, uint32_t n_positions, struct fm_error *err);
 bool sequence_holds(const struct sequence *sequence, uint32_t n_positions);
+
+/* ---- blocks that several sequences use (sequence_shared.c) ------------------------------------
+ * Rows of a position never change, so sequences with the same beginning can use the same full
+ * blocks of KV. A sequence that goes back into one gets a copy before it writes there. */
+
+/* Returns whether two sequences of a model can: their KV is the host's memory, and this process has
+ * all of it. */
+bool sequence_can_share(const struct sequence *sequence);
+/* Lets `to` use the full blocks that `from` has of the first n_positions, and makes their end its
+ * position. `to` is empty; sequence_copy follows, and memory for the rest before it. FM_ERR_NOMEM:
+ * `to` is empty still. */
+int sequence_share(struct sequence *to, struct sequence *from, uint32_t n_positions,
+                   struct fm_error *err);
+/* Returns how many blocks of a part may stay shared if the sequence is to have n_positions: behind
+ * its position it writes. */
+uint32_t sequence_keeps_shared(const struct sequence *sequence, const struct sequence_part *part,
+                               uint32_t n_positions);
+/* Ends the sharing of all but the first blocks that sequence_keeps_shared tells. One that has
+ * positions of the sequence is copied. */
+void sequence_unshare(struct sequence *sequence, uint32_t n_positions);
+/* Return the bytes of a part that only this sequence uses, and those of its blocks from the first
+ * one on that no other sequence shares with it. */
+uint64_t sequence_own_bytes(const struct sequence_part *part);
+uint64_t sequence_unshared_bytes(const struct sequence_part *part, uint32_t first);
+/* Gives up what the sequence shares, for sequence_free. */
+void sequence_drop_shared(struct sequence *sequence);
+
+/* Returns where a block of KV is. */
+static inline char *sequence_block(const struct sequence_part *part, uint32_t block)
+{
+    return (char *)part->kv.at + block * part->blocks.bytes +
+           (block < part->n_shared ? part->block_shift[block] : 0);
+}
 
 /* Waits until no queued operation uses the sequence: its state may be filled. */
 void sequence_finish(const struct sequence *sequence);

@@ -27,6 +27,7 @@ uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *
     const uint64_t host =
         forward_host_bytes(model, &forward) + pass_bytes(&pass) +
         (b->n_passes > 1 ? b->n_passes - 1 : 0) * pass_bytes(&without_rows) +
+        (is_cut || b->place != BUDGET_HOST ? 0 : pass_bytes(&without_rows)) + /* between layers */
         b->n_row_copies * (MESSAGE_BYTES + 2ull * b->n_context * sizeof(int32_t) +
                            (uint64_t)max_rows * model->shape.row_floats * sizeof(float));
     if (b->place == BUDGET_BESIDE) {

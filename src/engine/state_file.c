@@ -1,5 +1,7 @@
 #include "engine/state_file.h"
 
+#include <assert.h>
+
 #include "base/plat.h"
 
 /* Writes or reads n bytes at the file's position and adds them to the hash. */
@@ -53,7 +55,9 @@ static void transfer_row(struct state_file *f, const struct sequence_part *part,
     const uint32_t max = part->blocks.n_positions;
     for (uint32_t at = 0; at < n_positions; at += max) {
         const uint32_t n = n_positions - at < max ? n_positions - at : max;
-        transfer_memory(f, part->memory, first + at / max * part->blocks.bytes, n * row_bytes);
+        char *block = sequence_block(part, at / max);
+        assert(f->writes || at / max >= part->n_shared);
+        transfer_memory(f, part->memory, block + (first - (char *)part->kv.at), n * row_bytes);
     }
 }
 

@@ -643,7 +643,7 @@ static int open_runner(struct runner *e, const struct jobs_options *o, struct fm
     e->texts = o->texts;
     e->n_parallel = o->n_parallel;
     e->prefill_chunk = stats.prefill_chunk;
-    pace_init(&e->pace, o->stall_ns, stats.prefill_chunk);
+    runner_open_pace(e, o->stall_ns);
     e->running = mem_new(o->n_parallel, sizeof *e->running, "the requests", err);
     if (e->running == NULL || runner_open_groups(e, err) != 0)
         return FM_ERR_NOMEM;
@@ -692,6 +692,7 @@ void jobs_close(struct jobs *js)
     uint64_t look_ns;
     for (struct job *job; (job = jobs_next_ready(js, &look_ns)) != NULL;)
         jobs_release(js, job);
+    runner_close_pace(&js->runner);
     session_pool_close(js->runner.sessions);
     mem_free(js->runner.running);
     runner_close_groups(&js->runner);

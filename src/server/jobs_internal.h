@@ -67,8 +67,10 @@ struct group {
     unsigned n;
     struct fm_error err;
     bool is_mixed;   /* answers wait for it */
+    bool is_layered; /* only prompts: answers are computed between its layers */
     size_t n_prompt; /* tokens of prompts, without the last ones */
     uint64_t begin_ns;
+    uint64_t between_ns; /* that the answers took */
 };
 
 /* State of the runner thread. */
@@ -83,11 +85,17 @@ struct runner {
     /* Several are under way at a time only if other ranks have layers of the model. */
     struct group *groups; /* [n_groups], a ring */
     unsigned n_groups, first_group, n_under_way;
+    struct group between;  /* answers between the layers of a prompt */
+    struct group *layered; /* the group with that prompt, while it is computed; else NULL */
     struct group computed; /* whose tokens are drafts that were right: no pass is needed */
     bool is_computing;    /* a pass is being computed here */
     uint64_t ended_ns;    /* when a group last was */
     unsigned prefill_chunk;
     struct pace pace;         /* of prompts in passes with running answers */
+    bool can_pause;           /* answers can be computed between two layers (session/between.h) */
+    struct pace layer_pace;   /* with answers between the layers: times are a layer's */
+    struct turns turns;
+    unsigned n_layers;
     struct schedule_entry *entries; /* [n_parallel], for one pass */
     uint64_t n_begun;               /* jobs so far */
     uint64_t n_passes, pass_ns, n_prompt, n_answer; /* tokens that were computed */
@@ -110,6 +118,9 @@ void runner_land(struct runner *e);
 /* Makes the groups and frees them, also if only some were made. */
 int runner_open_groups(struct runner *e, struct fm_error *err);
 void runner_close_groups(struct runner *e);
+/* Prepares how prompts and answers share the time, with the model and its prefill_chunk. */
+void runner_open_pace(struct runner *e, uint64_t stall_ns);
+void runner_close_pace(struct runner *e); /* accepts one that was not opened */
 /* Removes the job from `running` and reports its end. */
 void runner_end(struct runner *e, struct job *job, int code, const char *why);
 /* ... because the server stops; it may do so since a rank is lost. */

@@ -7,11 +7,13 @@
 #include "base/plat.h"
 #include "flashmoe_lab.h"
 #include "server/jobs_internal.h"
-#include "server/text_json.h"
+#include "session/between.h"
 
 /* A prefix is shared if it saves computing at least so many tokens. */
 #define SHARED_MIN 64
 #define PROGRESS_NS 500000000u
+/* A prompt with fewer tokens left is computed in a pass with the answers. */
+#define LAYERED_MIN (2 * PACE_MIN)
 /* A client that lets its stream wait for so long in all loses it when others wait for a turn. */
 #define HELD_MAX_NS 30000000000u
 
@@ -370,6 +372,15 @@ static unsigned put_computed_first(struct runner *e, unsigned n)
     return n_computed;
 }
 
+/* Returns whether a group computes only prompts, with answers between its layers. */
+static bool is_layered(const struct runner *e, const struct group *g)
+{
+    size_t n_left = 0;
+    for (unsigned i = 0; i < g->n; i++)
+        n_left += schedule_is_single(&e->entries[i]) ? 0 : e->entries[i].n_left - 1;
+    return e->can_pause && g->is_mixed && n_left > LAYERED_MIN;
+}
+
 /* Leaves only those jobs in a group that get tokens in its pass. */
 static void choose(struct runner *e, struct group *g)
 {
@@ -377,10 +388,13 @@ static void choose(struct runner *e, struct group *g)
     for (unsigned i = 0; i < g->n; i++)
         e->entries[i] = entry_of(g->jobs[i]);
     g->is_mixed = any_answers(e);
+    g->is_layered = is_layered(e, g);
     g->n_prompt = 0;
-    schedule_pass(e->entries, g->n, g->is_mixed ? e->pace.n_tokens : e->prefill_chunk);
+    schedule_pass(e->entries, g->n, !g->is_mixed      ? e->prefill_chunk
+                                    : g->is_layered ? e->layer_pace.n_tokens
+                                                    : e->pace.n_tokens);
     for (unsigned i = 0; i < g->n; i++) {
-        if (e->entries[i].n_piece == 0)
+        if (e->entries[i].n_piece == 0 || (g->is_layered && schedule_is_single(&e->entries[i])))
             continue;
         g->n_prompt += schedule_is_single(&e->entries[i]) ? 0 : e->entries[i].n_piece;
         g->jobs[n] = g->jobs[i];
@@ -389,11 +403,10 @@ static void choose(struct runner *e, struct group *g)
     g->n = n;
 }
 
-/* Sets up the pass of a group's jobs. */
+/* Sets up the pass of a group's jobs, n_piece tokens of each. */
 static void fill(struct runner *e, struct group *g)
 {
     double positions = 0;
-    choose(e, g);
     for (unsigned i = 0; i < g->n; i++) {
         struct job *job = g->jobs[i];
         g->items[i] = (struct fm_batch_item){
@@ -537,6 +550,8 @@ static void set_group(struct runner *e, struct group *g, unsigned first, unsigne
     g->n = n;
     memcpy(g->jobs, e->running + first, n * sizeof g->jobs[0]);
     g->begin_ns = plat_now_ns();
+    g->between_ns = 0;
+    choose(e, g);
     fill(e, g);
 }
 
@@ -546,8 +561,11 @@ static void begin_group(struct runner *e, unsigned first, unsigned n)
     struct group *g = &e->groups[(e->first_group + e->n_under_way++) % e->n_groups];
     set_group(e, g, first, n);
     e->is_computing = true;
+    e->layered = g->is_layered ? g : NULL;
+    turns_begin(&e->turns);
     /* Each item has its rc. */
     (void)fm_eval_begin(e->model, g->items, g->n, &g->evaluation, &g->err);
+    e->layered = NULL;
     e->is_computing = false;
 }
 
@@ -565,14 +583,30 @@ static void begin_groups(struct runner *e, unsigned n_ready)
     }
 }
 
-static void count_pass(struct runner *e, const struct group *g)
+/* Counts the time since the group began. What groups share counts once. */
+static uint64_t count_time(struct runner *e, const struct group *g)
 {
     const uint64_t now_ns = plat_now_ns();
-    const uint64_t since_ns = g->begin_ns > e->ended_ns ? g->begin_ns : e->ended_ns;
-    e->n_passes++;
-    e->pass_ns += now_ns - since_ns; /* what groups share counts once */
+    e->pass_ns += now_ns - (g->begin_ns > e->ended_ns ? g->begin_ns : e->ended_ns);
     e->ended_ns = now_ns;
-    pace_note(&e->pace, g->n_prompt, g->is_mixed, now_ns - g->begin_ns);
+    return now_ns;
+}
+
+static void count_pass(struct runner *e, const struct group *g)
+{
+    const uint64_t now_ns = count_time(e, g), took_ns = now_ns - g->begin_ns;
+    e->n_passes++;
+    if (!g->is_layered)
+        pace_note(&e->pace, g->n_prompt, g->is_mixed, took_ns);
+    if (g->is_layered || !g->is_mixed) {
+        e->layer_pace.limit_ns = turns_layer_max_ns(&e->turns);
+        pace_note(&e->layer_pace, g->n_prompt, g->is_mixed,
+                  (took_ns - g->between_ns) / e->n_layers);
+    }
+    if (g->is_mixed && !g->is_layered)
+        e->turns.answered_ns = now_ns;
+    if (g->is_mixed && g->n_prompt == 0)
+        turns_note(&e->turns, g->begin_ns, now_ns);
 }
 
 /* Continues the jobs of a group that was computed. */
@@ -616,6 +650,62 @@ static unsigned take_computed(struct runner *e)
         take_results(e, &e->computed);
     }
     return n_ready;
+}
+
+/* ---- answers between the layers of a prompt ------------------------------------------------ */
+
+static bool wants_turn(void *ctx)
+{
+    struct runner *e = ctx;
+    return e->layered != NULL && turns_look(&e->turns, plat_now_ns());
+}
+
+/* Computes the next tokens of all answers. A prompt is on its way through the layers. */
+static void give_turn(void *ctx)
+{
+    struct runner *e = ctx;
+    struct group *g = &e->between, *prompt = e->layered;
+    const unsigned n_ready = take_computed(e);
+    g->begin_ns = count_time(e, prompt);
+    g->n = 0;
+    for (unsigned i = 0; i < n_ready; i++) {
+        const struct schedule_entry entry = entry_of(e->running[i]);
+        if (!schedule_is_single(&entry))
+            continue;
+        e->running[i]->n_piece = 1;
+        g->jobs[g->n++] = e->running[i];
+    }
+    if (g->n > 0) {
+        fill(e, g);
+        (void)fm_eval_batch(e->model, g->items, g->n, &g->err); /* each item has its rc */
+        e->n_passes++;
+        take_results(e, g);
+    }
+    const uint64_t now_ns = count_time(e, g);
+    prompt->between_ns += now_ns - g->begin_ns;
+    turns_note(&e->turns, g->begin_ns, now_ns);
+}
+
+void runner_open_pace(struct runner *e, uint64_t stall_ns)
+{
+    struct fm_model_info info = {.size = sizeof info};
+    const struct session_between between = {.ctx = e, .wants = wants_turn, .run = give_turn};
+    fm_model_info(e->model, &info);
+    e->n_layers = info.n_layers;
+    e->turns = (struct turns){.limit_ns = stall_ns};
+    pace_init(&e->pace, stall_ns, e->prefill_chunk);
+    /* Answers need rows beside those of the prompt. */
+    e->can_pause = session_can_pause(e->model) && e->prefill_chunk >= 2 * e->n_parallel;
+    if (!e->can_pause)
+        return;
+    pace_init(&e->layer_pace, stall_ns, e->prefill_chunk - e->n_parallel);
+    session_set_between(e->model, &between);
+}
+
+void runner_close_pace(struct runner *e)
+{
+    if (e->can_pause)
+        session_set_between(e->model, NULL);
 }
 
 /* Tells clients whose prompts are not part of every pass that the server is at work. */
@@ -669,6 +759,8 @@ int runner_open_groups(struct runner *e, struct fm_error *err)
     e->entries = mem_new(e->n_parallel, sizeof *e->entries, "the requests", err);
     int rc = e->groups == NULL || e->entries == NULL ? FM_ERR_NOMEM
                                                      : open_group(e, &e->computed, err);
+    if (rc == 0)
+        rc = open_group(e, &e->between, err);
     for (unsigned i = 0; rc == 0 && i < e->n_groups; i++)
         rc = open_group(e, &e->groups[i], err);
     return rc;
@@ -679,81 +771,7 @@ void runner_close_groups(struct runner *e)
     for (unsigned i = 0; e->groups != NULL && i < e->n_groups; i++)
         close_group(&e->groups[i]);
     close_group(&e->computed);
+    close_group(&e->between);
     mem_free(e->entries);
     mem_free(e->groups);
-}
-
-/* ---- the picture of the experts ------------------------------------------------------------ */
-
-static bool add_hex(struct text_buffer *out, const uint8_t *bytes, size_t n)
-{
-    static const char digits[] = "0123456789abcdef";
-    bool is_good = text_add_string(out, "\"");
-    for (size_t i = 0; is_good && i < n; i++) {
-        const char two[2] = {digits[bytes[i] >> 4], digits[bytes[i] & 15]};
-        is_good = text_buffer_add(out, two, 2);
-    }
-    return is_good && text_add_string(out, "\"");
-}
-
-/* Sets the bits of experts whose place is at least `place`. Expert 0 is the highest bit of the
- * first byte. */
-static size_t pack_bits(const uint8_t *places, uint8_t place, unsigned n, uint8_t *bytes)
-{
-    const size_t n_bytes = (n + 7) / 8;
-    memset(bytes, 0, n_bytes);
-    for (unsigned i = 0; i < n; i++)
-        if (places[i] >= place)
-            bytes[i / 8] = (uint8_t)(bytes[i / 8] | 0x80u >> i % 8);
-    return n_bytes;
-}
-
-/* The picture as it is made, with one list for each key. */
-struct picture {
-    unsigned n_experts;
-    uint8_t *places, *levels, *bits; /* of a layer */
-    struct text_buffer heats, gpu;
-};
-
-static bool add_layer(struct picture *p, struct text_buffer *out, unsigned layer)
-{
-    const unsigned n = p->n_experts;
-    if (layer > 0 && !(text_add_string(out, ",") && text_add_string(&p->heats, ",") &&
-                       text_add_string(&p->gpu, ",")))
-        return false;
-    return add_hex(out, p->bits, pack_bits(p->places, FM_PLACE_MEMORY, n, p->bits)) &&
-           add_hex(&p->gpu, p->bits, pack_bits(p->places, FM_PLACE_GPU, n, p->bits)) &&
-           add_hex(&p->heats, p->levels, n);
-}
-
-bool runner_picture(const struct runner *e, struct text_buffer *out)
-{
-    struct fm_model_info info = {.size = sizeof info};
-    struct fm_stats stats = {.size = sizeof stats};
-    fm_model_info(e->model, &info);
-    fm_model_stats(e->model, &stats);
-    struct picture p = {.n_experts = info.n_experts,
-                        .places = mem_new(info.n_experts + 1u, 1, "the picture", NULL),
-                        .levels = mem_new(info.n_experts + 1u, 1, "the picture", NULL),
-                        .bits = mem_new(info.n_experts / 8 + 1u, 1, "the picture", NULL)};
-    bool is_good = p.places != NULL && p.levels != NULL && p.bits != NULL &&
-                   text_add_format(out, "{\"n_layers\":%u,\"n_experts\":%u,\"resident\":[",
-                                   info.n_moe_layers, info.n_experts);
-    for (unsigned i = 0; is_good && i < info.n_moe_layers; i++)
-        is_good = fm_model_experts(e->model, i, NULL, p.levels) &&
-                  fm_model_places(e->model, i, p.places) && add_layer(&p, out, i);
-    is_good = is_good && text_add_string(out, "],\"heat\":[") &&
-              text_buffer_add(out, text_buffer_text(&p.heats), p.heats.n) &&
-              text_add_string(out, "]");
-    if (is_good && stats.gpu != NULL)
-        is_good = text_add_string(out, ",\"gpu\":[") &&
-                  text_buffer_add(out, text_buffer_text(&p.gpu), p.gpu.n) &&
-                  text_add_string(out, "]");
-    is_good = is_good && text_add_string(out, "}");
-    text_buffer_clear(&p.heats);
-    text_buffer_clear(&p.gpu);
-    mem_free(p.places);
-    mem_free(p.levels);
-    mem_free(p.bits);
-    return is_good;
 }

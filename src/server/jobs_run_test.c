@@ -155,7 +155,7 @@ static void allow_letters(struct fixture *f)
             f->bias[f->n_bias++] = (struct fm_logit_bias){id, -__builtin_inff()};
 }
 
-static void open_fixture(struct fixture *f, unsigned n_parallel)
+static void open_with_stall(struct fixture *f, unsigned n_parallel, uint64_t stall_ns)
 {
     struct fm_error err = {0};
     const struct fm_model_options how = {.size = sizeof how, .n_threads = 2,
@@ -169,11 +169,16 @@ static void open_fixture(struct fixture *f, unsigned n_parallel)
     allow_letters(f);
     const struct jobs_options options = {
         .model = f->model, .texts = f->texts, .account = &f->account, .n_parallel = n_parallel,
-        .n_sessions = N_JOBS + 2, .n_queue = N_JOBS, .stall_ns = 200000000u,
+        .n_sessions = N_JOBS + 2, .n_queue = N_JOBS, .stall_ns = stall_ns,
         .unsent_max = 1u << 20, .notify = notified, .ctx = f};
     (void)pthread_mutex_lock(&f->lock); /* a notification must find f->jobs */
     must(jobs_open(&options, &f->jobs, &err), &err);
     (void)pthread_mutex_unlock(&f->lock);
+}
+
+static void open_fixture(struct fixture *f, unsigned n_parallel)
+{
+    open_with_stall(f, n_parallel, 200000000u);
 }
 
 static void close_fixture(struct fixture *f)
@@ -413,6 +418,28 @@ static void test_short_tails_go_together(void **state)
     close_fixture(&f);
 }
 
+/* Answers run before every layer of a prompt if they may not wait at all. The second prompt takes 5
+ * to 18 pieces of 16 to 52 tokens, each with four layers. */
+static void test_answers_between_layers(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_with_stall(&f, N_JOBS, 1);
+    hold(&f);
+    (void)submit(&f, 0, 40, 1);
+    (void)submit(&f, 0, 300, 2);
+    release(&f);
+    wait_for_all(&f);
+    assert_int_equal(f.order[1], 1);
+    assert_true(f.n_first_before_last >= 20);
+    check_answers(f.clients, 1, 0, 40);
+    struct fixture alone;
+    open_fixture(&alone, 1);
+    assert_memory_equal(ask(&alone, 0, 300, 2)->ids, f.clients[1].ids, sizeof f.clients[1].ids);
+    close_fixture(&alone);
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -423,6 +450,7 @@ int main(void)
         cmocka_unit_test(test_source_leaves),
         cmocka_unit_test(test_wanted_prefix_is_early),
         cmocka_unit_test(test_short_tails_go_together),
+        cmocka_unit_test(test_answers_between_layers),
     };
     return cmocka_run_group_tests(tests, make_model, remove_model);
 }

@@ -103,3 +103,40 @@ void pace_note(struct pace *p, size_t n_prompt, bool has_answers, uint64_t took_
     const double n = in_time > floor ? in_time : floor, now = (double)p->n_tokens;
     p->n_tokens = within(p, n < now / 2 ? now / 2 : n > 2 * now ? 2 * now : n);
 }
+
+/* ---- answers between the layers of a prompt ------------------------------------------------- */
+
+/* Follows a time: at once if it is longer than before, slowly if it is shorter. */
+static uint64_t follow(uint64_t ns, uint64_t now_ns)
+{
+    return now_ns > ns ? now_ns : ns - (ns - now_ns) / 8;
+}
+
+void turns_begin(struct turns *t)
+{
+    t->looked_ns = 0;
+}
+
+bool turns_look(struct turns *t, uint64_t now_ns)
+{
+    const bool is_first = t->looked_ns == 0;
+    if (!is_first)
+        t->layer_ns = follow(t->layer_ns, now_ns - t->looked_ns);
+    t->looked_ns = now_ns;
+    const uint64_t due_ns = t->answered_ns + t->limit_ns - t->limit_ns / 8;
+    return is_first || now_ns + t->layer_ns + t->answers_ns > due_ns;
+}
+
+void turns_note(struct turns *t, uint64_t begin_ns, uint64_t end_ns)
+{
+    t->answers_ns = follow(t->answers_ns, end_ns - begin_ns);
+    t->answered_ns = end_ns;
+    if (t->looked_ns > 0)
+        t->looked_ns = end_ns;
+}
+
+uint64_t turns_layer_max_ns(const struct turns *t)
+{
+    const uint64_t min = t->limit_ns / 4;
+    return t->answers_ns < t->limit_ns - min ? t->limit_ns - t->answers_ns : min;
+}

@@ -60,6 +60,28 @@ void pace_init(struct pace *pace, uint64_t limit_ns, size_t n_max);
 /* Notes a pass that took so long: its prompt tokens, and whether answers waited for it. */
 void pace_note(struct pace *pace, size_t n_prompt, bool has_answers, uint64_t took_ns);
 
+/* ---- answers between the layers of a prompt ------------------------------------------------- */
+
+/* A large piece of a prompt reads every weight once for many rows, so it is faster than small
+ * pieces in passes with answers. Answers then run before it and between two of its layers
+ * (session/between.h): as seldom as the limit allows, because each time is a pass of its own. */
+struct turns {
+    uint64_t limit_ns;    /* from one token of an answer to the next */
+    uint64_t answered_ns; /* when answers last had a pass */
+    uint64_t looked_ns;   /* when the layer at hand began; 0: none has */
+    uint64_t layer_ns, answers_ns; /* that a layer and a pass of the answers take */
+};
+
+/* A piece begins. */
+void turns_begin(struct turns *turns);
+/* Before a layer: returns whether answers have to run now. They do before the first one, and if
+ * they would get their tokens too late after one more. */
+bool turns_look(struct turns *turns, uint64_t now_ns);
+/* Answers alone had a pass. */
+void turns_note(struct turns *turns, uint64_t begin_ns, uint64_t end_ns);
+/* Returns how long a layer may take, so that answers wait for one of them at most. */
+uint64_t turns_layer_max_ns(const struct turns *turns);
+
 #ifdef __cplusplus
 }
 #endif

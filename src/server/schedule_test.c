@@ -218,6 +218,57 @@ static void test_pace_is_steady(void **state)
     assert_in_range(p.n_tokens, n - 4, n + 4);
 }
 
+/* ---- answers between the layers of a prompt -------------------------------------------------- */
+
+/* Runs pieces of 12 layers that take `layer` each, with passes of answers that take `answers`.
+ * Returns the longest time from the end of one such pass to the end of the next, of the last half,
+ * and how many there were. */
+static uint64_t take_turns(struct turns *t, uint64_t layer, uint64_t answers, unsigned *n)
+{
+    uint64_t now = 1000 * MS, max = 0;
+    *n = 0;
+    for (unsigned i = 0; i < 20; i++) {
+        turns_begin(t);
+        for (unsigned l = 0; l < 12; l++, now += layer) {
+            if (!turns_look(t, now))
+                continue;
+            const uint64_t since = t->answered_ns;
+            turns_note(t, now, now + answers);
+            now += answers;
+            max = i >= 10 && now - since > max ? now - since : max;
+            ++*n;
+        }
+    }
+    return max;
+}
+
+static void test_turns(void **state)
+{
+    (void)state;
+    unsigned n;
+    struct turns t = {.limit_ns = 200 * MS};
+    assert_true(take_turns(&t, 30 * MS, 50 * MS, &n) <= 200 * MS);
+    assert_in_range(n, 60, 100); /* of 240 layers: after three or four, and before each piece */
+    t = (struct turns){.limit_ns = 200 * MS};
+    assert_int_equal(take_turns(&t, MS, 10 * MS, &n), 22 * MS); /* before each piece */
+    assert_int_equal(n, 20);
+    t = (struct turns){.limit_ns = 200 * MS};
+    assert_int_equal(take_turns(&t, 300 * MS, 50 * MS, &n), 350 * MS); /* each layer is too long */
+    assert_int_equal(n, 240);
+}
+
+/* A layer may take what the answers leave of the limit, but never nothing. */
+static void test_layer_max(void **state)
+{
+    (void)state;
+    struct turns t = {.limit_ns = 200 * MS};
+    assert_int_equal(turns_layer_max_ns(&t), 200 * MS);
+    turns_note(&t, 0, 80 * MS);
+    assert_int_equal(turns_layer_max_ns(&t), 120 * MS);
+    turns_note(&t, 0, 500 * MS);
+    assert_int_equal(turns_layer_max_ns(&t), 50 * MS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +282,8 @@ int main(void)
         cmocka_unit_test(test_pace_in_vain),
         cmocka_unit_test(test_pace_learns_from_prompts),
         cmocka_unit_test(test_pace_is_steady),
+        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_layer_max),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

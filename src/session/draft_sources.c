@@ -54,7 +54,7 @@ static uint32_t max_drafts(const struct fm_session *s, uint32_t n_rows)
 {
     const struct budget *b = engine_limits(&s->owner->engine);
     const uint32_t behind = b->n_context - s->sequence->position - 1;
-    const uint32_t rows_left = b->max_rows - n_rows;
+    const uint32_t rows_left = engine_max_rows(&s->owner->engine) - n_rows;
     const uint32_t max = b->n_drafts < behind ? b->n_drafts : behind;
     if (s->observer.hidden != NULL || s->observer.route != NULL ||
         s->owner->engine.cache_bias > 0 || s->draft.control.is_off)
@@ -130,7 +130,7 @@ uint64_t draft_make(struct fm_model *m, struct fm_batch_item *items, size_t n_it
     uint32_t n_sessions = 0;
     for (size_t i = 0; i < n_items; i++)
         n_sessions += is_computed(&items[i]);
-    if (n_sessions > engine_limits(&m->engine)->max_rows)
+    if (n_sessions > engine_max_rows(&m->engine))
         return 0;
     draft_gate_begin(&m->gate, &pass, n_sessions);
     for (size_t i = 0; i < n_items; i++) {

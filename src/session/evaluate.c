@@ -306,7 +306,7 @@ static uint32_t n_pieces(const struct fm_evaluation *e)
  * in several pieces, so that all of them have one at a time. */
 static uint32_t max_pass_rows(const struct fm_evaluation *e)
 {
-    const uint32_t max = engine_limits(&e->m->engine)->max_rows;
+    const uint32_t max = engine_max_rows(&e->m->engine);
     if (e->is_decode || e->n_flights < 2 || !session_cluster_is_resident(e->m))
         return max;
     const uint32_t m = n_pieces(e);
@@ -448,11 +448,48 @@ static void make_way(struct fm_model *m, const struct fm_evaluation *e)
 static struct flight *free_flight(struct fm_model *m)
 {
     struct flight *f = m->flights;
+    if (m->is_paused)
+        return &m->between_flight; /* the one that was left is not in_flight yet */
     if (m->n_in_flight == m->n_flights)
         end_flight(m);
     while (f->pass != NULL)
         f++;
     return f;
+}
+
+static bool wants_pause(void *ctx)
+{
+    const struct fm_model *m = ((const struct flight *)ctx)->of->m;
+    return m->between.wants(m->between.ctx);
+}
+
+/* Lets other sessions be evaluated before the next layer. */
+static void pause_flight(void *ctx)
+{
+    struct fm_evaluation *e = ((const struct flight *)ctx)->of;
+    struct fm_model *m = e->m;
+    const uint64_t begin_ns = plat_now_ns();
+    const uint32_t stray_position = m->engine.stray_position;
+    const long n_own = mem_count() - m->n_foreign;
+    assert(!m->is_paused && m->n_in_flight == 0);
+    m->is_paused = true;
+    m->between.run(m->between.ctx);
+    m->is_paused = false;
+    assert(m->n_in_flight == 0);
+    m->n_foreign = mem_count() - n_own;
+    m->engine.stray_position = stray_position;
+    e->paused_ns += plat_now_ns() - begin_ns;
+}
+
+bool session_can_pause(const struct fm_model *m)
+{
+    return !m->is_metadata_only && engine_can_pause(&m->engine);
+}
+
+void session_set_between(struct fm_model *m, const struct session_between *between)
+{
+    assert(session_can_pause(m));
+    m->between = between != NULL ? *between : (struct session_between){0};
 }
 
 /* Begins the next pass of an evaluation. Returns false if all of its tokens are under way. */
@@ -469,7 +506,9 @@ static bool begin_flight(struct fm_evaluation *e)
         .ctx = f, .before_layer = before_layer, .is_given_up = is_given_up, .fault = take_fault,
         .hidden = show_hidden, .route = show_route, .draft_experts = take_draft_experts,
         .logits_place = place_logits, .peak = take_peak, .logits = take_logits,
-        .idle = use_idle, .before_head = follow, .times = is_profiled(e) ? show_times : NULL};
+        .idle = use_idle, .before_head = follow,
+        .wants_pause = m->between.wants != NULL ? wants_pause : NULL, .pause = pause_flight,
+        .times = is_profiled(e) ? show_times : NULL};
     if (m->cluster == NULL)
         follow(f);
     f->pass = engine_begin(&m->engine, &f->batch);
@@ -505,10 +544,12 @@ static void count_tokens(const struct fm_evaluation *e)
 {
     struct fm_model *m = e->m;
     const uint64_t now_ns = plat_now_ns();
-    const uint64_t since_ns = e->begin_ns > m->counted_ns ? e->begin_ns : m->counted_ns;
-    const uint64_t elapsed_ns = now_ns - since_ns;
+    const bool is_first = e->is_between || e->begin_ns > m->counted_ns;
+    const uint64_t elapsed_ns =
+        now_ns - (is_first ? e->begin_ns : m->counted_ns) - e->paused_ns;
     uint64_t n = 0;
-    m->counted_ns = now_ns;
+    if (!e->is_between)
+        m->counted_ns = now_ns;
     for (size_t i = 0; i < e->n_items; i++)
         n += e->items[i].rc == 0 ? e->items[i].n_ids : 0;
     if (n == 0)
@@ -679,7 +720,8 @@ int fm_eval_begin(struct fm_model *m, struct fm_batch_item *items, size_t n_item
     fenv_t host;
     *out = NULL;
     *checked = (struct fm_evaluation){.m = m, .items = items, .n_items = n_items,
-                                      .is_decode = true, .begin_ns = plat_now_ns()};
+                                      .is_decode = true, .is_between = m->is_paused,
+                                      .begin_ns = plat_now_ns()};
     int rc = check_items(checked, err);
     for (size_t i = 0; i < n_items; i++)
         items[i].rc = rc;

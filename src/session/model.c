@@ -206,6 +206,19 @@ static int open_routes(struct fm_model *m, const struct fm_model_options *option
     return routes_open(options->routes, &shape, &m->routes, err);
 }
 
+static int open_flight(struct flight *f, uint32_t n_sessions, struct fm_error *err)
+{
+    f->segments = mem_new(n_sessions, sizeof *f->segments, "the batch", err);
+    f->items = mem_new(n_sessions, sizeof *f->items, "the batch", err);
+    return f->segments == NULL || f->items == NULL ? FM_ERR_NOMEM : 0;
+}
+
+static void close_flight(struct flight *f)
+{
+    mem_free(f->segments);
+    mem_free(f->items);
+}
+
 static int open_batch(struct fm_model *m, struct fm_error *err)
 {
     const uint32_t n = engine_limits(&m->engine)->n_sessions;
@@ -215,13 +228,11 @@ static int open_batch(struct fm_model *m, struct fm_error *err)
     if (m->evaluations == NULL || m->flights == NULL || m->in_flight == NULL)
         return FM_ERR_NOMEM;
     m->n_flights = m->engine.n_passes;
-    for (uint32_t i = 0; i < m->n_flights; i++) {
-        struct flight *f = &m->flights[i];
-        f->segments = mem_new(n, sizeof *f->segments, "the batch", err);
-        f->items = mem_new(n, sizeof *f->items, "the batch", err);
-        if (f->segments == NULL || f->items == NULL)
+    for (uint32_t i = 0; i < m->n_flights; i++)
+        if (open_flight(&m->flights[i], n, err) != 0)
             return FM_ERR_NOMEM;
-    }
+    if (open_flight(&m->between_flight, n, err) != 0)
+        return FM_ERR_NOMEM;
     if (!m->engine.model->has_mtp)
         return 0;
     const uint32_t missing = mtp_max_missing(engine_limits(&m->engine)->n_drafts);
@@ -332,10 +343,9 @@ void fm_model_close(struct fm_model *m)
     tokenizer_close(m->tokenizer);
     mem_free(m->few_tokens);
     routes_close(m->routes);
-    for (uint32_t i = 0; i < m->n_flights; i++) {
-        mem_free(m->flights[i].segments);
-        mem_free(m->flights[i].items);
-    }
+    for (uint32_t i = 0; i < m->n_flights; i++)
+        close_flight(&m->flights[i]);
+    close_flight(&m->between_flight);
     mem_free(m->flights);
     mem_free(m->in_flight);
     mem_free(m->evaluations);

@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "flashmoe_lab.h"
 #include "lab/routes.h"
+#include "session/between.h"
 #include "session/draft.h"
 #include "session/session_peaks.h"
 #include "text/tokenizer.h"
@@ -39,6 +40,8 @@ struct fm_evaluation {
     bool is_decode;            /* one token per item, after earlier tokens */
     bool is_observed;          /* somebody sees what happens inside a pass */
     bool is_alone;             /* no other evaluation was under way meanwhile */
+    bool is_between;           /* the layers of another one (between.h) */
+    uint64_t paused_ns;        /* that such evaluations took of this one's time */
     uint32_t stray_position;   /* as in struct engine */
 };
 
@@ -73,6 +76,9 @@ struct fm_model {
     struct flight *flights;            /* [n_flights] */
     struct flight **in_flight;         /* [n_flights]: in the order in which they began */
     uint32_t n_flights, n_in_flight;
+    struct session_between between;    /* its functions are NULL: nobody evaluates there */
+    struct flight between_flight;
+    bool is_paused;                    /* between two layers of an evaluation */
     uint32_t n_ranks;                  /* that have layers; 0: this process has all of them */
     uint64_t counted_ns;               /* when an evaluation last ended */
     long n_foreign;                    /* allocations made by observers */

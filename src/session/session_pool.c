@@ -198,16 +198,23 @@ static void change_owner(struct session_pool *pool, struct pooled *one, uint64_t
     one->session->prefix_owner = owner;
 }
 
-/* Copies another session's state at a position that it can rewind to. Fails for lack of memory;
- * `to` is empty then. */
-static int copy_session(struct fm_session *to, const struct fm_session *from, uint32_t position,
+/* Copies another session's state at a position that it can rewind to. Both use the same memory for
+ * keys and values where they can. Fails for lack of memory; `to` is empty then. */
+static int copy_session(struct fm_session *to, struct fm_session *from, uint32_t position,
                         struct fm_error *err)
 {
+    struct engine *engine = &to->owner->engine;
+    int rc = 0;
     assert(to != from && to->owner == from->owner && position <= from->sequence->position);
     fm_session_reset(to);
-    const int rc = session_reach(to, position, err);
-    if (rc != 0)
+    if (engine_can_share(engine, to->sequence))
+        rc = engine_share(engine, to->sequence, from->sequence, position, err);
+    if (rc == 0)
+        rc = session_reach(to, position, err);
+    if (rc != 0) {
+        fm_session_reset(to);
         return rc;
+    }
     memcpy(to->ids, from->ids, position * sizeof *to->ids);
     sequence_copy(to->sequence, from->sequence, position);
     if (to->owner->engine.model->has_mtp)

@@ -13,10 +13,11 @@ import faults_native
 import faults_pull
 import faults_server
 import faults_terminal
+import faults_users
 import faults_validate
 
 FAULTS = (faults_bench.FAULTS + faults_cluster.FAULTS + faults_cuda.FAULTS + faults_disks.FAULTS +
           faults_draft.FAULTS + faults_engine.FAULTS + faults_families.FAULTS +
           faults_gpt_oss.FAULTS + faults_guide.FAULTS + faults_layout.FAULTS +
           faults_native.FAULTS + faults_pull.FAULTS + faults_server.FAULTS +
-          faults_terminal.FAULTS + faults_validate.FAULTS)
+          faults_terminal.FAULTS + faults_users.FAULTS + faults_validate.FAULTS)

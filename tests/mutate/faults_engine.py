@@ -667,10 +667,10 @@ FAULTS = [
     Fault('only the first stage is copied', 'src/engine/sequence.c',
           '    for (uint32_t i = 0; i < to->n_parts; i++) {\n'
           '        const struct sequence_part *dst = &to->parts[i], *src = &from->parts[i];\n'
-          '        memory_copy(',
+          '        const uint32_t n =',
           '    for (uint32_t i = 0; i < 1; i++) {\n'
           '        const struct sequence_part *dst = &to->parts[i], *src = &from->parts[i];\n'
-          '        memory_copy(',
+          '        const uint32_t n =',
           ['stream.stages.slots']),
     Fault('routes begin anew in every stage', 'src/engine/forward_experts.c',
           'f->model->first_expert_layer + expert_layer;',

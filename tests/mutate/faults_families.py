@@ -103,7 +103,7 @@ FAULTS = [
           'cpu->n_partial = n_blocks < at_once ? n_blocks : at_once;', 'cpu->n_partial = n_blocks;',
           ['unit.cpu_mix_test']),
     Fault('a repeated context has its first block only', 'src/engine/sequence.c',
-          'b % n_full * part->blocks.bytes', '0 * n_full * part->blocks.bytes',
+          'sequence_block(part, b % n_full)', 'sequence_block(part, 0 * n_full)',
           ['stream.repeat.deepseek_v3']),
     Fault('the limit of decoding leaves arithmetic out', 'apps/bench/limit.c',
           'i <= LIMIT_ARITHMETIC', 'i <= LIMIT_LINK',

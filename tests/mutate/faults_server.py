@@ -149,7 +149,7 @@ FAULTS = [
           'a->n_tokens >= a->o.max_tokens)',
           'a->n_tokens > a->o.max_tokens)',
           ['api.Chat', 'unit.answer_test']),
-    Fault('experts of a byte are drawn backwards', 'src/server/jobs_run.c',
+    Fault('experts of a byte are drawn backwards', 'src/server/jobs_picture.c',
           'bytes[i / 8] = (uint8_t)(bytes[i / 8] | 0x80u >> i % 8);',
           'bytes[i / 8] = (uint8_t)(bytes[i / 8] | 1u << i % 8);',
           ['api.Fields']),

@@ -86,6 +86,13 @@ extern const struct backend_stream_ops cpu_stream_ops;
 void cpu_attention(struct backend *be, const struct backend_attention *args);
 void cpu_delta_net(struct backend *be, const struct backend_delta_net *args);
 
+/* Returns how many bytes away from its place each block of a part by position lies, or NULL: all
+ * are in their places. Blocks that lie elsewhere are not written: other sequences use them, too. */
+static inline const int64_t *segment_shift(const struct backend_segment *segment, unsigned part)
+{
+    return (const int64_t *)segment->mark[part];
+}
+
 #ifdef __cplusplus
 }
 #endif

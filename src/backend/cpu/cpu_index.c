@@ -30,7 +30,9 @@ struct index_job {
 static float *kept_row(const struct index_job *job, size_t position)
 {
     const struct backend_index *a = job->args;
+    const int64_t *shift = segment_shift(job->segment, INDEX_KEYS);
     char *first = job->segment->state[INDEX_KEYS];
+    first += shift != NULL ? shift[position / a->block_positions] : 0;
     return (float *)(void *)(first + position / a->block_positions * a->block_bytes) +
            position % a->block_positions * a->dim;
 }

@@ -20,11 +20,15 @@ static bool is_rotated(const struct backend_attention *a)
 }
 
 /* Returns the offset of a head's row for a position, in keys and in values. */
-static size_t row_at(const struct backend_attention *a, size_t kv_head, size_t position)
+static ptrdiff_t row_at(const struct attention_job *job, size_t kv_head, size_t position)
 {
+    const struct backend_attention *a = job->args;
+    const int64_t *shift = segment_shift(job->segment, ATTENTION_KEYS);
     const size_t block = position / a->block_positions, rest = position % a->block_positions;
-    return block * a->block_bytes +
-           (kv_head * a->block_positions + rest) * kv_row_bytes(a->kv_format, a->head_dim);
+    const size_t at = block * a->block_bytes +
+                      (kv_head * a->block_positions + rest) *
+                          kv_row_bytes(a->kv_format, a->head_dim);
+    return (ptrdiff_t)at + (shift != NULL ? (ptrdiff_t)shift[block] : 0);
 }
 
 /* Stores keys and values and rotates the queries. Rows and heads are dealt out to the parts in
@@ -39,7 +43,7 @@ static void store_part(void *ctx, unsigned part, unsigned n_parts)
     const size_t group = a->n_heads / a->n_kv_heads;
     for (size_t i = part; i < (size_t)segment->n_rows * a->n_kv_heads; i += n_parts) {
         const size_t t = i / a->n_kv_heads, h = i % a->n_kv_heads, row = segment->first_row + t;
-        const size_t at = row_at(a, h, segment->position + t);
+        const ptrdiff_t at = row_at(job, h, segment->position + t);
         const size_t from = (row * a->n_kv_heads + h) * dim;
         kernels->store_kv(a->kv_format, KV_KEY, a->k + from, dim,
                           (char *)segment->state[ATTENTION_KEYS] + at);
@@ -95,7 +99,8 @@ static void see_run(const struct attention_job *job, size_t kv_head, size_t from
     if (from >= to)
         return;
     if (room != NULL) {
-        const size_t at = row_at(a, kv_head, from), n = (to - from) * bytes;
+        const ptrdiff_t at = row_at(job, kv_head, from);
+        const size_t n = (to - from) * bytes;
         char *keys = room + sight->n * bytes;
         memcpy(keys, (const char *)job->segment->state[ATTENTION_KEYS] + at, n);
         memcpy(keys + KERNEL_ATTENTION_BLOCK * bytes,
@@ -162,7 +167,7 @@ static struct sight see_block(const struct attention_job *job, size_t row, size_
         float *room = scratch + job->cpu->thread_floats - job->cpu->gather_floats;
         return see_chosen(job, row, kv_head, first, end, (char *)room);
     }
-    const size_t at = row_at(a, kv_head, first);
+    const ptrdiff_t at = row_at(job, kv_head, first);
     return (struct sight){(const char *)segment->state[ATTENTION_KEYS] + at,
                           (const char *)values + at, end - first};
 }
