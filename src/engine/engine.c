@@ -247,8 +247,8 @@ static int open_stages(struct engine *e, const struct fm_model_options *options,
         .streaming = &e->streaming, .kv_format = e->kv_format, .checks = e->checks,
         .cache_bias = e->cache_bias, .replace_ids = e->replace_ids,
         .predict_ids = e->predict_ids, .replace_ctx = e->replace_ctx, .cpu = options->cpu,
-        .pin_threads = options->pin_threads, .progress = options->progress != NULL ? show_load : NULL, .progress_ctx = &load,
-        .gpu = e->gpu.device};
+        .pin_threads = options->pin_threads, .progress_ctx = &load,
+        .progress = options->progress != NULL ? show_load : NULL, .gpu = e->gpu.device};
     e->gpu.device = NULL; /* the stage's from here on */
     int rc = 0;
     for (uint32_t i = 0; i < e->n_stages; i++)

@@ -147,6 +147,11 @@ static bool has_id(const uint32_t *ids, uint32_t n, uint32_t expert)
     return i < n;
 }
 
+/* How far away wrong predictions are taken from, and how often before any expert will do. They are
+ * then about as popular as right ones, like those of a router, so most of them are resident. */
+#define WRONG_DISTANCE 97
+#define WRONG_TRIES 16
+
 void routes_predict_ids(void *ctx, uint32_t position, uint32_t layer, uint32_t *ids)
 {
     const struct routes *routes = ctx;
@@ -159,10 +164,14 @@ void routes_predict_ids(void *ctx, uint32_t position, uint32_t layer, uint32_t *
     for (uint32_t i = 0; i < k; i++) {
         uint32_t expert = used[i];
         /* Without as many unused experts, some are predicted that are right after all. */
-        if (splitmix_next(&random) % 1000000 >= routes->recall && 2 * k <= s->n_experts)
-            do
-                expert = (uint32_t)(splitmix_next(&random) % s->n_experts);
-            while (has_id(used, k, expert) || has_id(ids, i, expert));
+        const bool is_wrong =
+            splitmix_next(&random) % 1000000 >= routes->recall && 2 * k <= s->n_experts;
+        for (uint32_t t = 1; is_wrong && (has_id(used, k, expert) || has_id(ids, i, expert)); t++) {
+            const uint64_t any = splitmix_next(&random);
+            expert = t > WRONG_TRIES
+                         ? (uint32_t)(any % s->n_experts)
+                         : routes_at(routes, position + t * WRONG_DISTANCE, layer)[any % k];
+        }
         uint32_t at = i;
         for (; at > 0 && ids[at - 1] > expert; at--)
             ids[at] = ids[at - 1];

@@ -54,8 +54,9 @@ static inline const uint16_t *routes_at(const struct routes *routes, uint32_t po
 /* Copies these experts for an engine (replace_ids_fn); ctx is the struct routes. */
 void routes_copy_ids(void *ctx, uint32_t position, uint32_t layer, uint32_t *ids);
 
-/* Predicts these experts for an engine's lookahead, as well as `recall` says: each of them with that
- * probability, and otherwise one that the token does not use. The same every time. */
+/* Predicts these experts for an engine's lookahead, as well as `recall` says: each of them with
+ * that probability, and otherwise one that the token does not use but others do. The same every
+ * time. */
 void routes_predict_ids(void *ctx, uint32_t position, uint32_t layer, uint32_t *ids);
 
 /* Measures reuse over n_tokens positions after the first n_warm, which only fill the LRU. Fails
