@@ -134,8 +134,10 @@ static const struct option routes_options[] = {
              "hot (size of a layer's hot set, in experts or percent), alpha (how popularity falls "
              "with rank), delta (how rare the other experts are), beta (how many experts a token "
              "keeps from the previous one), drift (hot set changes per token), topic (tokens per "
-             "topic; 0: endless), topics (topics in rotation; 0: always new) and seed. A FILE is a "
-             "recording made with --trace, or another route_trace v1 file"},
+             "topic; 0: endless), topics (topics in rotation; 0: always new), seed, and recall "
+             "(share of a token's experts that --lookahead predicts; 0, the default: it is off). A "
+             "FILE is a recording made with --trace, or another route_trace v1 file; nothing is "
+             "predicted of it"},
     {.name = NULL},
 };
 

@@ -250,8 +250,8 @@ static int open_stages(struct engine *e, const struct fm_model_options *options,
     const struct stage_options stage_options = {
         .streaming = &e->streaming, .kv_format = e->kv_format, .checks = e->checks,
         .cache_bias = e->cache_bias, .replace_ids = e->replace_ids,
-        .replace_ctx = e->replace_ctx, .cpu = options->cpu, .pin_threads = options->pin_threads,
-        .progress = show_load, .progress_ctx = &load,
+        .predict_ids = e->predict_ids, .replace_ctx = e->replace_ctx, .cpu = options->cpu,
+        .pin_threads = options->pin_threads, .progress = show_load, .progress_ctx = &load,
         .gpu = e->gpu.device};
     e->gpu.device = NULL; /* the stage's from here on */
     int rc = 0;

@@ -65,6 +65,7 @@ struct engine {
     bool has_large_mtp; /* the model has a block that drafts, which is left alone */
     float cache_bias;
     replace_ids_fn *replace_ids; /* NULL: the model's routers choose */
+    replace_ids_fn *predict_ids; /* as in struct forward_options */
     void *replace_ctx;
     uint32_t stray_position; /* from here on replaced ids are those of other tokens */
     struct engine_cut cut;

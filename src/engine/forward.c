@@ -195,8 +195,9 @@ int forward_open(const struct model *model, struct backend *be, struct expert_ca
     }
     const struct lookahead_sizes ahead = lookahead_sizes(model, options);
     memset(f->lookahead_memory, 0, lookahead_bytes(&ahead));
-    lookahead_init(&f->lookahead, options->replace_ids != NULL ? LOOKAHEAD_OFF : options->lookahead,
-                   cache, &ahead, f->lookahead_memory);
+    const bool is_blind = options->replace_ids != NULL && options->predict_ids == NULL;
+    lookahead_init(&f->lookahead, is_blind ? LOOKAHEAD_OFF : options->lookahead, cache, &ahead,
+                   f->lookahead_memory);
     f->step.arch = model->arch;
     f->step.model = model;
     f->step.be = be;

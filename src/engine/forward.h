@@ -27,10 +27,11 @@ struct forward_options {
     uint32_t max_segments; /* sequences in a batch */
     uint32_t n_context;
     const struct kv_format *kv_format;
-    enum lookahead_mode lookahead; /* off where ids are replaced */
+    enum lookahead_mode lookahead; /* off where ids are replaced and not predicted */
     uint32_t ahead_rows; /* of a pass that may look ahead, at most */
     float cache_bias; /* above 0: approximate routing, of tokens that are decoded (prefer.h) */
     replace_ids_fn *replace_ids; /* NULL: the routers choose */
+    replace_ids_fn *predict_ids; /* replaces what lookahead predicts of them; NULL: nothing does */
     void *replace_ctx;
     /* Some experts are not in the backend's memory but in the host's, where host_be computes them
      * unless they are sent (forward_far.c). */

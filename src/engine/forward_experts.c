@@ -148,15 +148,16 @@ uint32_t forward_uses(const struct forward *f, const uint32_t *ids, struct exper
     return n;
 }
 
-/* Replaces the experts that the router chose, and keeps its weights in their order. Reads and
- * arithmetic are as many as before. Where both choices agree, nothing changes. */
-static void replace_ids(struct forward *f, uint32_t expert_layer)
+/* Replaces the experts that the router chose, or that lookahead predicted, and keeps its weights in
+ * their order. Reads and arithmetic are as many as before. Where both choices agree, nothing
+ * changes. */
+static void replace_ids(struct forward *f, replace_ids_fn *replace, uint32_t expert_layer,
+                        uint32_t *ids)
 {
     const uint32_t k = f->model->shape.n_experts_per_token;
     const uint32_t of_all = f->model->first_expert_layer + expert_layer;
     for (uint32_t row = 0; row < f->step.n_rows; row++)
-        f->options.replace_ids(f->options.replace_ctx, f->pass->positions[row], of_all,
-                               f->ids + (size_t)row * k);
+        replace(f->options.replace_ctx, f->pass->positions[row], of_all, ids + (size_t)row * k);
 }
 
 static void show_routes(const struct forward *f, uint32_t layer)
@@ -283,6 +284,8 @@ static void look_ahead(struct forward *f, uint32_t layer, uint32_t expert_layer)
     f->arch->predict(&f->step, layer + 1);
     memory_fetch(f->be->memory, f->ahead_ids, f->step.ahead_ids, n * sizeof(uint32_t));
     memory_fetch(f->be->memory, f->ahead_weights, f->step.ahead_weights, n * sizeof(float));
+    if (f->options.predict_ids != NULL)
+        replace_ids(f, f->options.predict_ids, next, f->ahead_ids);
     lookahead_guess(&f->lookahead, next, f->ahead_ids, f->ahead_weights, f->step.n_rows);
 }
 
@@ -348,7 +351,7 @@ void forward_run_experts(struct forward *f, uint32_t layer)
     far_note_waited(f);
     forward_count_routed(f); /* layers are counted in their order */
     if (f->options.replace_ids != NULL && layer < f->model->end_layer)
-        replace_ids(f, expert_layer);
+        replace_ids(f, f->options.replace_ids, expert_layer, f->ids);
     show_routes(f, layer);
     forward_show_drafts(f, expert_layer, f->ids);
     group_rows(f);

@@ -170,6 +170,7 @@ int stage_open(struct stage *stage, const struct stage_options *options, struct 
                                             .ahead_rows = 1 + b->n_drafts,
                                             .cache_bias = options->cache_bias,
                                             .replace_ids = options->replace_ids,
+                                            .predict_ids = options->predict_ids,
                                             .replace_ctx = options->replace_ctx,
                                             .checks = options->checks};
     int rc = open_backends(stage, &forward, options, err);

@@ -36,7 +36,7 @@ struct stage_options {
     const struct kv_format *kv_format;
     bool checks; /* verifies what is read */
     float cache_bias;
-    replace_ids_fn *replace_ids;
+    replace_ids_fn *replace_ids, *predict_ids;
     void *replace_ctx;
     const char *cpu; /* level of the kernels, or NULL */
     bool pin_threads;

@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "base/splitmix.h"
 
 /* The shape that the generator is fitted to: the decode of a Qwen3-30B trace. */
 static const struct routes_shape fitted_shape = {48, 128, 6, 156, 28};
@@ -135,4 +136,45 @@ void routes_copy_ids(void *ctx, uint32_t position, uint32_t layer, uint32_t *ids
     const uint16_t *at = routes_at(routes, position, layer);
     for (uint32_t i = 0; i < routes->shape.n_used; i++)
         ids[i] = at[i];
+}
+
+/* Returns whether one of n ids is this expert. */
+static bool has_id(const uint32_t *ids, uint32_t n, uint32_t expert)
+{
+    uint32_t i = 0;
+    while (i < n && ids[i] != expert)
+        i++;
+    return i < n;
+}
+
+/* How far away wrong predictions are taken from, and how often before any expert will do. They are
+ * then about as popular as right ones, like those of a router, so most of them are resident. */
+#define WRONG_DISTANCE 97
+#define WRONG_TRIES 16
+
+void routes_predict_ids(void *ctx, uint32_t position, uint32_t layer, uint32_t *ids)
+{
+    const struct routes *routes = ctx;
+    const struct routes_shape *s = &routes->shape;
+    const uint32_t k = s->n_used;
+    uint32_t used[LIMIT_TOP_K];
+    uint64_t random = routes->seed << 32 ^ (uint64_t)(position % s->n_positions) << 12 ^ layer;
+    random = splitmix_next(&random);
+    routes_copy_ids(ctx, position, layer, used);
+    for (uint32_t i = 0; i < k; i++) {
+        uint32_t expert = used[i];
+        /* Without as many unused experts, some are predicted that are right after all. */
+        const bool is_wrong =
+            splitmix_next(&random) % 1000000 >= routes->recall && 2 * k <= s->n_experts;
+        for (uint32_t t = 1; is_wrong && (has_id(used, k, expert) || has_id(ids, i, expert)); t++) {
+            const uint64_t any = splitmix_next(&random);
+            expert = t > WRONG_TRIES
+                         ? (uint32_t)(any % s->n_experts)
+                         : routes_at(routes, position + t * WRONG_DISTANCE, layer)[any % k];
+        }
+        uint32_t at = i;
+        for (; at > 0 && ids[at - 1] > expert; at--)
+            ids[at] = ids[at - 1];
+        ids[at] = expert;
+    }
 }

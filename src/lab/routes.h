@@ -30,6 +30,8 @@ struct routes {
     struct routes_shape shape;
     char *label;   /* describes the origin; shown in every output */
     uint16_t *ids; /* [n_positions, n_layers, n_used], ascending and distinct in each row */
+    uint32_t recall; /* share of a row that is predicted, in millionths; 0: nothing is */
+    uint64_t seed;   /* of what is predicted */
 };
 
 /* Opens routes. `text` is "gen", "gen:KEY=VALUE,..." or the path of a trace: a CSV file, or raw
@@ -51,6 +53,11 @@ static inline const uint16_t *routes_at(const struct routes *routes, uint32_t po
 
 /* Copies these experts for an engine (replace_ids_fn); ctx is the struct routes. */
 void routes_copy_ids(void *ctx, uint32_t position, uint32_t layer, uint32_t *ids);
+
+/* Predicts these experts for an engine's lookahead, as well as `recall` says: each of them with
+ * that probability, and otherwise one that the token does not use but others do. The same every
+ * time. */
+void routes_predict_ids(void *ctx, uint32_t position, uint32_t layer, uint32_t *ids);
 
 /* Measures reuse over n_tokens positions after the first n_warm, which only fill the LRU. Fails
  * with FM_ERR_ARG or FM_ERR_NOMEM. */

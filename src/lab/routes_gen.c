@@ -50,7 +50,7 @@ struct gen_key {
 static const struct gen_key key_list[] = {
     KEY(hot, 65535, true),   KEY(alpha, 4, false),       KEY(delta, 20, false),
     KEY(beta, 8, false),     KEY(drift, 100, false),     KEY(topic, 1 << 24, true),
-    KEY(topics, 65535, true), KEY(seed, UINT32_MAX, true),
+    KEY(topics, 65535, true), KEY(seed, UINT32_MAX, true), KEY(recall, 1, false),
 };
 #define N_KEYS (sizeof key_list / sizeof key_list[0])
 
@@ -120,7 +120,7 @@ int routes_gen_parse(const char *text, struct routes_gen *gen, struct fm_error *
         if (key == NULL || n_name == n)
             return err_set(err, FM_ERR_ARG,
                            "'%s': '%.*s' is not KEY=VALUE with a key of hot, alpha, delta, beta, "
-                           "drift, topic, topics, seed", text, (int)(n < 40 ? n : 40), at);
+                           "drift, topic, topics, seed, recall", text, (int)(n < 40 ? n : 40), at);
         int rc = set_key(gen, text, key, at + n_name + 1, n - n_name - 1, err);
         if (rc != 0)
             return rc;
@@ -318,6 +318,8 @@ static void fill_layer(struct gen_layer *l, const struct routes_gen *gen, struct
 
 int routes_gen_fill(const struct routes_gen *gen, struct routes *routes, struct fm_error *err)
 {
+    routes->recall = (uint32_t)gen->recall;
+    routes->seed = gen->seed / MILLION;
     const uint32_t n = routes->shape.n_experts;
     char *block = mem_new(n, sizeof(uint64_t) + 2 * sizeof(uint16_t) + 2, "the routes", err);
     if (block == NULL)

@@ -23,6 +23,7 @@ struct routes_gen {
     uint64_t topic; /* tokens until all ranks are drawn again; 0: never */
     uint64_t topics; /* number of topics before the first returns; 0: it never does */
     uint64_t seed;
+    uint64_t recall; /* share of a token's experts that are predicted */
 };
 
 int routes_gen_parse(const char *text, struct routes_gen *gen, struct fm_error *err);

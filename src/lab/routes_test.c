@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/limits.h"
 #include "lab/routes_internal.h"
 #include "flashmoe_lab.h"
 
@@ -171,6 +172,51 @@ static void test_keys(void **state)
         assert_true(distance(s.overlap[i], 6.0 / 128) < 0.005);
 }
 
+/* Returns the share of all rows that is predicted. */
+static double predicted_share(const struct routes *r)
+{
+    const struct routes_shape *s = &r->shape;
+    uint32_t n_right = 0;
+    for (uint32_t p = 0; p < s->n_positions; p++)
+        for (uint32_t layer = 0; layer < s->n_layers; layer++) {
+            const uint16_t *used = routes_at(r, p, layer);
+            uint32_t ids[LIMIT_TOP_K] = {0}, again[LIMIT_TOP_K] = {0};
+            routes_predict_ids((void *)r, p, layer, ids);
+            routes_predict_ids((void *)r, p + s->n_positions, layer, again);
+            assert_memory_equal(ids, again, sizeof ids);
+            for (uint32_t i = 0; i < s->n_used; i++) {
+                assert_true(ids[i] < s->n_experts && (i == 0 || ids[i - 1] < ids[i]));
+                for (uint32_t j = 0; j < s->n_used; j++)
+                    n_right += used[j] == ids[i];
+            }
+        }
+    return (double)n_right / ((double)s->n_positions * s->n_layers * s->n_used);
+}
+
+/* As many experts are predicted as `recall` says; the routes themselves do not change. */
+static void test_recall(void **state)
+{
+    (void)state;
+    static const struct routes_shape shape = {8, 128, 6, 300, 0}, all = {2, 5, 5, 9, 0};
+    static const struct {
+        const char *text;
+        double share;
+    } cases[] = {{"gen:recall=1", 1}, {"gen:recall=0.7", 0.7}, {"gen:recall=0.25,seed=9", 0.25}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct routes *r = open_routes(cases[i].text, shape);
+        assert_true(distance(predicted_share(r), cases[i].share) < 0.01);
+        routes_close(r);
+    }
+    struct routes *plain = open_routes("gen", shape), *r = open_routes("gen:recall=0.5", shape);
+    assert_int_equal(plain->recall, 0);
+    assert_true(hash_of(plain) == hash_of(r));
+    routes_close(plain);
+    routes_close(r);
+    r = open_routes("gen:recall=0.1", all); /* no expert is unused */
+    assert_true(predicted_share(r) == 1);
+    routes_close(r);
+}
+
 static void test_bad_texts(void **state)
 {
     (void)state;
@@ -179,7 +225,7 @@ static void test_bad_texts(void **state)
         "gen:alpha=1e0", "gen:alpha=0.1234567", "gen:alpha=1.2.3", "gen:alpha=1,", "gen:,alpha=1",
         "gen:Alpha=1", "gen:hot=1.5", "gen:hot=101%", "gen:hot=%", "gen:seed=4294967296",
         "gen:topic=0.5", "gen:topics=65536", "gen:drift=99999999999999999999", "gen:beta=.",
-        "gen:alpha=%",
+        "gen:alpha=%", "gen:recall=1.1", "gen:recall=70%",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct routes *routes;
@@ -385,6 +431,7 @@ int main(void)
         cmocka_unit_test(test_like_the_trace),
         cmocka_unit_test(test_like_512_experts),
         cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_recall),
         cmocka_unit_test(test_bad_texts),
         cmocka_unit_test(test_trace_as_it_is),
         cmocka_unit_test(test_trace_in_other_shapes),

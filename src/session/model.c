@@ -176,12 +176,23 @@ static int read_default_sampling(struct fm_model *m, struct fm_error *err)
  * those that the next tokens will use. */
 #define STRAY_DISTANCE 97
 
+/* Returns the position whose experts a token at a position gets. */
+static uint32_t routed_position(const struct fm_model *m, uint32_t position)
+{
+    return position + (position >= m->engine.stray_position ? STRAY_DISTANCE : 0);
+}
+
 /* Gives the experts of a token for an engine (replace_ids_fn). */
 static void replace_ids(void *ctx, uint32_t position, uint32_t layer, uint32_t *ids)
 {
     const struct fm_model *m = ctx;
-    const bool is_stray = position >= m->engine.stray_position;
-    routes_copy_ids(m->routes, position + (is_stray ? STRAY_DISTANCE : 0), layer, ids);
+    routes_copy_ids(m->routes, routed_position(m, position), layer, ids);
+}
+
+static void predict_ids(void *ctx, uint32_t position, uint32_t layer, uint32_t *ids)
+{
+    const struct fm_model *m = ctx;
+    routes_predict_ids(m->routes, routed_position(m, position), layer, ids);
 }
 
 /* Opens the routes. Called before the budget is divided, so that their memory already counts as
@@ -203,7 +214,10 @@ static int open_routes(struct fm_model *m, const struct fm_model_options *option
     m->engine.replace_ids = replace_ids;
     m->engine.replace_ctx = m;
     m->engine.stray_position = UINT32_MAX;
-    return routes_open(options->routes, &shape, &m->routes, err);
+    int rc = routes_open(options->routes, &shape, &m->routes, err);
+    if (rc == 0 && m->routes->recall > 0)
+        m->engine.predict_ids = predict_ids;
+    return rc;
 }
 
 static int open_flight(struct flight *f, uint32_t n_sessions, struct fm_error *err)

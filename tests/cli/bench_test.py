@@ -279,6 +279,26 @@ class Stream(Case):
             self.assertEqual(os.listdir(folder), [])
 
 
+class Predicted(Case):
+    """Lookahead finds as many of generated experts as the routes say, and none without that."""
+
+    def decode(self, routes):
+        args = ("bench", "decode", "nano", "--tokens", "24", "--repeat", "2")
+        if not hasattr(self, "floor"):
+            self.floor = min_bytes(*args)
+        found = json.loads(self.assert_works(flashmoe(
+            *args, "--routes", routes, "--memory", str(self.floor + (8 << 20)), "--lookahead",
+            "on", "--json")).stdout)
+        return [share for share in found["recall"] if share is not None]
+
+    def test_recall(self):
+        self.assertEqual(self.decode("gen"), [])
+        for recall in (1, 0.5):
+            shares = self.decode(f"gen:recall={recall}")
+            self.assertGreater(len(shares), 3)
+            self.assertAlmostEqual(mean(shares), recall, delta=0.08)
+
+
 class Recordings(Case):
     """`bench replay` and `bench routes` read what `--trace` writes."""
 

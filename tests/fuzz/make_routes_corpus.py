@@ -72,7 +72,8 @@ def seeds():
         "bad-raw-expert-twice.u8": raw(2, 55),
         "bad-raw-bytes.u8": raw(2)[1:],
         "gen": "gen",
-        "gen-all": "gen:hot=6,alpha=1.25,delta=2,beta=0.5,drift=1.5,topic=7,seed=4294967295",
+        "gen-all": "gen:hot=6,alpha=1.25,delta=2,beta=0.5,drift=1.5,topic=7,seed=4294967295,"
+                   "recall=0.7",
         "gen-share": "gen:hot=33.5%",
         "gen-zero": "gen:hot=0,alpha=0,delta=0,beta=0,drift=0,topic=0,seed=0",
         "gen-most": "gen:hot=65535,alpha=4,delta=20,beta=8,drift=100,topic=1,topics=65535",

@@ -10,6 +10,7 @@ import faults_gpt_oss
 import faults_guide
 import faults_layout
 import faults_native
+import faults_overlap
 import faults_pull
 import faults_server
 import faults_terminal
@@ -19,5 +20,6 @@ import faults_validate
 FAULTS = (faults_bench.FAULTS + faults_cluster.FAULTS + faults_cuda.FAULTS + faults_disks.FAULTS +
           faults_draft.FAULTS + faults_engine.FAULTS + faults_families.FAULTS +
           faults_gpt_oss.FAULTS + faults_guide.FAULTS + faults_layout.FAULTS +
-          faults_native.FAULTS + faults_pull.FAULTS + faults_server.FAULTS +
-          faults_terminal.FAULTS + faults_users.FAULTS + faults_validate.FAULTS)
+          faults_native.FAULTS + faults_overlap.FAULTS + faults_pull.FAULTS +
+          faults_server.FAULTS + faults_terminal.FAULTS + faults_users.FAULTS +
+          faults_validate.FAULTS)
