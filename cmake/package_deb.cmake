@@ -51,7 +51,9 @@ set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libcurl4 | libcurl3-gnutls, ca-cert
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_CONTROL_EXTRA
     "${PROJECT_SOURCE_DIR}/packaging/deb/postinst;${PROJECT_SOURCE_DIR}/packaging/deb/prerm"
     "${PROJECT_SOURCE_DIR}/packaging/deb/postrm;${PROJECT_SOURCE_DIR}/packaging/deb/conffiles")
-# What programs that are linked to the library depend on. CPack would call ldconfig too.
+# What programs that are linked to the library depend on. CPack would call ldconfig too: the trigger
+# does that.
+set(CPACK_POST_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/packaging/deb/no_ldconfig.cmake)
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/package/shlibs
      "libflashmoe ${FLASHMOE_ABI} ${name_library} (>= ${PROJECT_VERSION})\n")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA "${PROJECT_SOURCE_DIR}/packaging/deb/triggers"

@@ -150,8 +150,8 @@ static const struct option chat_options[] = {
 
 static const struct option answer_options[] = {
     {.name = "n-tokens", .letter = 'n', .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30,
-     .value = "0",
-     .help = "Maximum tokens per answer; 0: limited by the context only"},
+     .value = "0", .as_unset = "-1 -2",
+     .help = "Maximum tokens per answer; 0 or -1: limited by the context only"},
     {.name = "stop", .kind = OPTION_STRING, .metavar = "TEXT", .is_many = true,
      .help = "End an answer before this text. May be given several times; the first match ends the "
              "answer"},

@@ -64,22 +64,6 @@ struct run {
 
 /* ---- before the first token ------------------------------------------------------------ */
 
-static int check_context(const struct run *run, struct fm_error *err)
-{
-    if (run->n_prompt <= run->n_context)
-        return 0;
-    size_t need = run->n_prompt + 256;
-    if (run->info.max_context < run->n_prompt)
-        return err_set(err, FM_ERR_ARG, "the prompt has %zu tokens but the context holds %u and "
-                       "the model supports at most %u; shorten the prompt", run->n_prompt,
-                       run->n_context, run->info.max_context);
-    if (need > run->info.max_context)
-        need = run->info.max_context;
-    return err_set(err, FM_ERR_ARG, "the prompt has %zu tokens but the context holds %u; make room "
-                   "with --context %zu, or shorten the prompt", run->n_prompt, run->n_context,
-                   need);
-}
-
 static bool is_constrained(const struct run *run)
 {
     return args_flag(run->args, "json-object") || args_given(run->args, "json-schema");
@@ -220,11 +204,13 @@ static int open_all(struct run *run, const char *text, size_t text_bytes, struct
     if (rc == 0)
         rc = profile_head(&run->profile, &run->info, err);
     if (rc == 0)
+        rc = question_check_bytes(text_bytes, &run->info, run->n_context, err);
+    if (rc == 0)
         rc = tokenize_prompt(run, text, text_bytes, err);
     if (rc == 0 && run->n_prompt == 0)
         rc = err_set(err, FM_ERR_ARG, "the prompt has no tokens");
     if (rc == 0)
-        rc = check_context(run, err);
+        rc = question_check_tokens(run->n_prompt, &run->info, run->n_context, err);
     if (rc == 0)
         rc = open_answer(run, err);
     if (rc == 0)
@@ -725,9 +711,9 @@ static const struct option answer_options[] = {
      .help = "Constrain the answer to the JSON schema in FILE. A schema that cannot be enforced is "
              "refused; see docs/SCHEMA.md. -n may still cut the answer off"},
     {.name = "n-tokens", .letter = 'n', .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30,
-     .value = "512",
+     .value = "512", .as_max = "-1 -2",
      .help = "Maximum tokens to generate. The answer ends earlier at the model's stop token or "
-             "when the context is full; 0 only reads the prompt"},
+             "when the context is full. -1: no limit; 0 only reads the prompt"},
     {.name = "stop", .kind = OPTION_STRING, .metavar = "TEXT", .is_many = true,
      .help = "End the answer before this text. May be given several times; the first match ends "
              "the answer"},

@@ -333,6 +333,7 @@ static const struct option server_options[] = {
      .help = "Allowed CORS origins besides pages of this machine, such as https://a.example or "
              "app://obsidian.md; * allows all. Pages of other origins get 403"},
     {.name = "parallel", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 256, .value = "4",
+     .as_unset = "-1",
      .help = "Requests decoded together; each pass over the model computes one token of each"},
     {.name = "sessions", .kind = OPTION_UINT, .metavar = "N", .max = 1024, .value = "0",
      .help = "Sessions kept in memory. 0 means max(4, parallel + 2)"},
@@ -348,8 +349,9 @@ static const struct option server_options[] = {
      .help = "Memory for connections, requests, their parsed form and unsent answers. It is part "
              "of --memory. Requests beyond it get 503; one that alone exceeds it gets 413"},
     {.name = "n-tokens", .letter = 'n', .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30,
-     .value = "0", .help = "Maximum tokens per answer; larger requests are capped. 0: limited by "
-                           "the context only"},
+     .value = "0", .as_unset = "-1 -2",
+     .help = "Maximum tokens per answer; larger requests are capped. 0 or -1: limited by the "
+             "context only"},
     {.name = "time-limit", .kind = OPTION_UINT, .metavar = "SECONDS", .max = 1u << 30,
      .value = "0", .help = "Maximum time per request; a slower one fails. 0: no limit"},
     {.name = "idle-limit", .kind = OPTION_UINT, .metavar = "SECONDS", .min = 1, .max = 86400,

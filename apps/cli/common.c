@@ -59,7 +59,7 @@ static const struct option engine_options[] = {
              "once and grows back slowly, up to --memory or, without it, to what the machine has. "
              "Affects speed only; the answer stays bit-identical"},
     {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
-     .shown = "one per physical core", .help = "Number of compute threads"},
+     .shown = "one per physical core", .as_unset = "-1", .help = "Number of compute threads"},
     {.name = "pin", .kind = OPTION_FLAG, .help = option_pin_help},
     {.name = "cpu", .kind = OPTION_STRING, .metavar = "LEVEL",
      .shown = "the best for this processor", .help = option_cpu_help},
@@ -119,9 +119,9 @@ static const struct option kv_options[] = {KV_OPTION, {.name = NULL}};
 
 static const struct option context_options[] = {
     {.name = "context", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
-     .shown = "the model's maximum, or what fits into --memory",
+     .shown = "the model's maximum, or what fits into --memory", .as_unset = "0",
      .help = "Maximum positions, shared by prompt and answer. The expert cache gives up memory for "
-             "them as they are used"},
+             "them as they are used. 0 means the default"},
     {.name = NULL},
 };
 
@@ -258,6 +258,19 @@ static int no_bundled_model(bool is_default, struct fm_error *err)
                    is_default ? "no MODEL was given, and " : "", first, second);
 }
 
+int app_model_find(const char *text, char buffer[LIMIT_PATH_BYTES], const char **path,
+                   struct fm_error *err)
+{
+    *path = text;
+    if (plat_file_exists(text) || strcmp(text, "nano") != 0)
+        return store_resolve(text, buffer, path, err);
+    const char *nano = find_nano();
+    if (nano == NULL)
+        return no_bundled_model(false, err);
+    *path = nano;
+    return 0;
+}
+
 int app_model_check(const struct args *args, struct fm_error *err)
 {
     static char path[LIMIT_PATH_BYTES];
@@ -267,14 +280,12 @@ int app_model_check(const struct args *args, struct fm_error *err)
     const bool has_default = operand->name != NULL && operand->help == operand_model_help;
     if (!has_default)
         return 0;
-    const bool is_default = given == NULL && model_variable() == NULL;
-    if (given != NULL || is_default)
-        return (is_default || strcmp(given, "nano") == 0) && !plat_file_exists("nano") &&
-                       find_nano() == NULL
-                   ? no_bundled_model(is_default, err)
-                   : 0;
-    int rc = store_resolve(model_variable(), path, &given, err);
-    if (rc == 0 && !plat_file_exists(given) && strcmp(given, "nano") != 0)
+    if (given != NULL)
+        return 0; /* app_model_find says what is wrong */
+    if (model_variable() == NULL)
+        return find_nano() == NULL && !plat_file_exists("nano") ? no_bundled_model(true, err) : 0;
+    int rc = app_model_find(model_variable(), path, &given, err);
+    if (rc == 0 && !plat_file_exists(given))
         rc = err_set(err, FM_ERR_ARG, "there is no file '%s'; correct or unset the variable, or "
                      "give a MODEL", given);
     return rc != 0 ? err_wrap(err, rc, "FLASHMOE_MODEL") : 0;
@@ -283,15 +294,12 @@ int app_model_check(const struct args *args, struct fm_error *err)
 const char *app_model_path(const struct args *args)
 {
     static char path[LIMIT_PATH_BYTES];
-    const char *given = args_operand(args, 0); /* main has replaced a pulled model's name */
-    if (given == NULL)
-        given = model_variable();
+    const char *given = args_operand(args, 0); /* main has replaced the name of a model */
     if (given != NULL)
-        (void)store_resolve(given, path, &given, NULL); /* main has checked it */
-    if (given == NULL)
-        given = "nano";
-    const char *nano = strcmp(given, "nano") == 0 && !plat_file_exists(given) ? find_nano() : NULL;
-    return nano != NULL ? nano : given;
+        return given;
+    const char *variable = model_variable();
+    (void)app_model_find(variable != NULL ? variable : "nano", path, &given, NULL); /* checked */
+    return given;
 }
 
 void app_model_name(const char *path, char name[APP_NAME_BYTES])

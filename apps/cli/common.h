@@ -33,9 +33,14 @@ extern const char operand_model_help[];
 extern const char option_pin_help[], option_cpu_help[];
 
 /* Returns the path of the model of a command whose first operand is MODEL. Without the operand it
- * is FLASHMOE_MODEL, else the bundled nano model. "nano" stands for the bundled model; it is
- * returned as it is when that model is not installed. The string lives as long as the program. */
+ * is FLASHMOE_MODEL, else the bundled nano model. The string lives as long as the program. */
 const char *app_model_path(const struct args *args);
+
+/* Replaces the name of a pulled model, and "nano" for the bundled one, by the model's path.
+ * Anything else stays as it is. *path is `text`, `buffer`, or a string that lives as long as the
+ * program. Fails like store_resolve, and if the bundled model is not installed. */
+int app_model_find(const char *text, char buffer[LIMIT_PATH_BYTES], const char **path,
+                   struct fm_error *err);
 
 /* Writes the name of a model: its file's or folder's name without .fmoe or .gguf; in the cache of
  * huggingface_hub, the model's name there. */

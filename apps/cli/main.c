@@ -11,7 +11,6 @@
 #include "apps/cli/question.h"
 #include "flashmoe_lab.h"
 #include "apps/cli/term.h"
-#include "apps/pull/store.h"
 
 const struct command *const command_list[] = {
     &cmd_run, &cmd_chat, &cmd_serve, &cmd_launch, &cmd_pull, &cmd_list, &cmd_du, &cmd_rm,
@@ -42,7 +41,7 @@ static int check_level(const struct args *args, struct fm_error *err)
     return 0;
 }
 
-/* Replaces the name of a pulled model by its path, for every command. */
+/* Replaces the name of a pulled model, or of the bundled one, by its path, for every command. */
 static int find_models(struct args *args, struct fm_error *err)
 {
     static char path[LIMIT_PATH_BYTES];
@@ -52,7 +51,7 @@ static int find_models(struct args *args, struct fm_error *err)
         if (operand->name == NULL)
             break;
         if (operand_is_model(operand) && args->operands[i] != NULL)
-            rc = store_resolve(args->operands[i], path, &args->operands[i], err);
+            rc = app_model_find(args->operands[i], path, &args->operands[i], err);
         if (operand->is_many)
             break;
     }

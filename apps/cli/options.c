@@ -125,15 +125,37 @@ int bytes_parse(const char *text, uint64_t available_bytes, uint64_t *out, struc
     return 0;
 }
 
+/* Returns whether `word` is one of `words`, which are separated by blanks; NULL: none. */
+static bool is_listed(const char *words, const char *word)
+{
+    const size_t n = strlen(word);
+    while (words != NULL && *words != '\0') {
+        const size_t bytes = strcspn(words, " ");
+        if (bytes == n && strncmp(words, word, n) == 0)
+            return true;
+        words += bytes;
+        words += strspn(words, " ");
+    }
+    return false;
+}
+
 static int uint_parse(const struct option *option, const char *text, uint64_t *out,
                       struct fm_error *err)
 {
+    uint64_t max = option->max != 0 ? option->max : UINT64_MAX;
+    if (is_listed(option->as_max, text)) {
+        *out = max;
+        return 0;
+    }
     char *end;
     errno = 0;
     unsigned long long n = strtoull(text, &end, 10);
-    if (!isdigit((unsigned char)text[0]) || *end != '\0')
+    const bool is_negative = text[0] == '-' && isdigit((unsigned char)text[1]);
+    if ((!isdigit((unsigned char)text[0]) && !is_negative) || *end != '\0')
         return err_set(err, FM_ERR_ARG, "'%s' is not a whole number", text);
-    uint64_t max = option->max != 0 ? option->max : UINT64_MAX;
+    if (is_negative)
+        return err_set(err, FM_ERR_ARG, "%s is out of range: %llu to %llu", text,
+                       (unsigned long long)option->min, (unsigned long long)max);
     if (errno == ERANGE || n < option->min || n > max)
         return err_set(err, FM_ERR_ARG, "%s is out of range: %llu to %llu", text,
                        (unsigned long long)option->min, (unsigned long long)max);
@@ -171,6 +193,11 @@ static int value_set(struct arg_value *value, const char *text, struct fm_error 
 {
     const struct option *option = value->option;
     int rc = 0;
+    if (is_listed(option->as_unset, text)) {
+        value->is_given = value->has_value = false;
+        value->number = 0;
+        return option->value != NULL ? value_set(value, option->value, err) : 0;
+    }
     if (option->kind == OPTION_UINT)
         rc = uint_parse(option, text, &value->number, err);
     else if (option->kind == OPTION_FLOAT)
@@ -411,7 +438,8 @@ static int add_operand(struct args *args, const char *word, struct fm_error *err
                    "(see 'flashmoe help %s')", word, args->command->name);
 }
 
-/* Puts the model of -m before the operands. */
+/* Puts the model of -m before the operands. Where the last operand is a question, one operand too
+ * many is left to question_split, which knows what is a model. */
 static int place_model(struct args *args, struct fm_error *err)
 {
     if (args->model == NULL)
@@ -419,7 +447,7 @@ static int place_model(struct args *args, struct fm_error *err)
     size_t n = 0;
     while (args->command->operands[n].name != NULL)
         n++;
-    if (args->n_operands >= n)
+    if (args->n_operands >= n + args->command->operands[n - 1].is_question)
         return err_set(err, FM_ERR_ARG, "the model is given twice: '%s' and -m '%s'",
                        args->operands[0], args->model);
     memmove(args->operands + 1, args->operands, args->n_operands * sizeof args->operands[0]);

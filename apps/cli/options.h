@@ -36,6 +36,9 @@ struct option {
     const char *value;    /* the default, parsed like an argument; NULL: none */
     const char *shown;    /* the default as text, when it is not a fixed value */
     const char *excludes; /* options that conflict with this one, separated by blanks */
+    /* Values of OPTION_UINT as other tools write them, separated by blanks; NULL: none. */
+    const char *as_unset; /* mean the same as leaving the option out */
+    const char *as_max;   /* mean `max` */
     const char *help;     /* sentences; the last one has no full stop */
     bool is_many; /* OPTION_STRING: keeps every value; otherwise the last one wins */
 };
@@ -91,7 +94,8 @@ struct args {
     size_t n_values;
     const char *operands[OPERANDS_MAX];
     size_t n_operands;
-    const char *model; /* of -m, as other tools have it; it is also the first operand */
+    const char *model; /* of -m, as other tools have it; it is also the first operand, so that
+                        * there may be one operand too many (question_split) */
     bool wants_help; /* --help was given; nothing after it was checked */
 };
 

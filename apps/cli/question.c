@@ -141,6 +141,18 @@ static int given_twice(const char *option, const char *word, struct fm_error *er
     return err_set(err, FM_ERR_ARG, "the question is given twice: with -p and as '%.200s'", word);
 }
 
+/* The operands are MODEL of -m and two words more. */
+static int too_many(const struct args *args, struct fm_error *err)
+{
+    const char *first = args->operands[1], *second = args->operands[2];
+    if (is_known(first) || looks_like_model(first))
+        return err_set(err, FM_ERR_ARG, "the model is given twice: '%.200s' and -m '%.200s'", first,
+                       args->model);
+    return err_set(err, FM_ERR_ARG, "unexpected argument '%.200s'; put quotes around the whole "
+                   "question, as in: flashmoe %s -m %.200s \"%.200s %.200s\"", second,
+                   args->command->name, args->model, first, second);
+}
+
 int question_split(struct args *args, struct fm_error *err)
 {
     const struct operand *operands = args->command->operands;
@@ -148,6 +160,8 @@ int question_split(struct args *args, struct fm_error *err)
         return 0;
     const char *given = args_given(args, "prompt") ? "-p" : args_given(args, "file") ? "-f" : NULL;
     const bool has_model = args->model != NULL;
+    if (args->n_operands > 2)
+        return too_many(args, err);
     if (given == NULL && args->n_operands == 1 && !has_model)
         return split_one(args, err);
     if (given != NULL && args->n_operands > 0) {
@@ -222,4 +236,36 @@ int question_read(const struct args *args, char **text, size_t *text_bytes, stru
         rc = join(context, n, question, is_raw, text, text_bytes, err);
     mem_free(context);
     return rc;
+}
+
+/* ---- its size --------------------------------------------------------------------------- */
+
+/* `what` describes the prompt, which has `n` tokens or more. */
+static int too_long(const char *what, size_t n, const struct fm_model_info *info,
+                    unsigned n_context, struct fm_error *err)
+{
+    if (n > info->max_context)
+        return err_set(err, FM_ERR_ARG, "the prompt has %s but the context holds %u and the model "
+                       "supports at most %u; shorten the prompt", what, n_context,
+                       info->max_context);
+    const size_t need = n + 256 < info->max_context ? n + 256 : info->max_context;
+    return err_set(err, FM_ERR_ARG, "the prompt has %s but the context holds %u; make room with "
+                   "--context %zu, or shorten the prompt", what, n_context, need);
+}
+
+int question_check_tokens(size_t n, const struct fm_model_info *info, unsigned n_context,
+                          struct fm_error *err)
+{
+    char what[64];
+    (void)snprintf(what, sizeof what, "%zu tokens", n);
+    return n <= n_context ? 0 : too_long(what, n, info, n_context, err);
+}
+
+int question_check_bytes(size_t bytes, const struct fm_model_info *info, unsigned n_context,
+                         struct fm_error *err)
+{
+    const size_t n_min = info->max_token_bytes > 0 ? bytes / info->max_token_bytes : 0;
+    char what[128];
+    (void)snprintf(what, sizeof what, "%zu bytes, which are at least %zu tokens,", bytes, n_min);
+    return n_min <= n_context ? 0 : too_long(what, n_min, info, n_context, err);
 }

@@ -46,9 +46,9 @@ static const struct option sampling_options[] = {
      .help = "Add X to the logit of token ID ('flashmoe tokenize' shows ids); -inf forbids it. "
              "Separate several with commas, or repeat the option"},
     {.name = "seed", .kind = OPTION_UINT, .metavar = "N", .max = INT64_MAX,
-     .shown = "from the clock",
-     .help = "Random seed. The summary line shows it, and the same seed gives the same "
-             "answer"},
+     .shown = "from the clock", .as_unset = "-1",
+     .help = "Random seed. The summary line shows it, and the same seed gives the same answer. -1 "
+             "means the default"},
     {.name = NULL},
 };
 

@@ -20,6 +20,7 @@
 struct planner {
     const struct args *args;
     const char *path; /* of the model */
+    char found[LIMIT_PATH_BYTES]; /* may hold it */
     struct hostfile hosts;
     struct fm_model_info info;
     unsigned n_context;
@@ -450,8 +451,10 @@ static int read_operands(struct planner *p, struct fm_error *err)
     if (machines_file(p) == NULL && second == NULL)
         return err_set(err, FM_ERR_ARG, "HOSTFILE and MODEL are needed, or MODEL and --machines "
                        "FILE to plan from numbers");
-    p->path = machines_file(p) != NULL ? first : second;
-    return machines_file(p) != NULL ? 0 : hostfile_read(&p->hosts, first, err);
+    if (machines_file(p) != NULL) /* main has taken the MODEL for a HOSTFILE */
+        return app_model_find(first, p->found, &p->path, err);
+    p->path = second;
+    return hostfile_read(&p->hosts, first, err);
 }
 
 static int run_plan(const struct args *args)

@@ -86,6 +86,34 @@ static int other_model(const struct validation *v, const char *field, const char
                    v->against.path, field, theirs, ours, app_model_path(v->args));
 }
 
+/* Checks what makes answers of the same model differ: options that change the numbers. `theirs` and
+ * `ours` are NULL where the option is not used. */
+static int check_option(const struct validation *v, const char *option, const char *theirs,
+                        const char *ours, struct fm_error *err)
+{
+    if (theirs == NULL ? ours == NULL : ours != NULL && strcmp(theirs, ours) == 0)
+        return 0;
+    return err_set(err, FM_ERR_ARG, "--against '%s': its answers were made with other options: %s "
+                   "there is '%.160s' and here '%.160s', so they differ in a sound model too; use "
+                   "the same options, or a report made with these", v->against.path, option,
+                   theirs != NULL ? theirs : "not given", ours != NULL ? ours : "not given");
+}
+
+static int check_options(const struct validation *v, const json_t *model, struct fm_error *err)
+{
+    const char *approximate = json_string_value(json_object_get(model, "approximate"));
+    const char *kv = json_string_value(json_object_get(model, "kv"));
+    int rc = check_option(v, "--routes", json_string_value(json_object_get(model, "routes")),
+                          v->routes[0] != '\0' ? v->routes : NULL, err);
+    if (rc == 0)
+        rc = check_option(v, "the approximation (--experts-per-token, --kv)", approximate,
+                          v->approximate[0] != '\0' ? v->approximate : NULL, err);
+    /* Reports before 'kv' was in them: an approximate one is known by the label. */
+    if (rc == 0 && (kv != NULL || approximate == NULL))
+        rc = check_option(v, "--kv", kv != NULL ? kv : "f16", args_text(v->args, "kv"), err);
+    return rc;
+}
+
 int validate_same_model(const struct validation *v, struct fm_error *err)
 {
     const struct fm_model_info *info = &v->info;
@@ -103,6 +131,9 @@ int validate_same_model(const struct validation *v, struct fm_error *err)
         return 0;
     if (architecture != NULL && strcmp(architecture, v->architecture) != 0)
         return other_model(v, "'architecture'", architecture, v->architecture, err);
+    rc = check_options(v, model, err);
+    if (rc != 0)
+        return rc;
     for (unsigned i = 0; i < sizeof shape / sizeof shape[0]; i++) {
         const json_t *theirs = json_object_get(model, shape[i].name);
         char field[64], there[32], here[32];

@@ -254,14 +254,14 @@ static json_t *machine_json(const struct validation *v)
 static json_t *model_json(const struct validation *v)
 {
     const char *path = app_model_path(v->args);
-    return json_pack("{s:o, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "path",
+    return json_pack("{s:o, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:s}", "path",
                      json_text(path, strlen(path)), "container", v->container, "architecture",
                      v->architecture, "n_parameters", (json_int_t)v->info.n_parameters, "n_layers",
                      (json_int_t)v->info.n_layers, "n_experts", (json_int_t)v->info.n_experts,
                      "n_experts_per_token", (json_int_t)v->info.n_experts_per_token,
                      "dense_bytes", (json_int_t)v->info.dense_bytes, "experts_bytes",
                      (json_int_t)v->info.experts_bytes, "routes", label_json(v->routes),
-                     "approximate", label_json(v->approximate));
+                     "approximate", label_json(v->approximate), "kv", args_text(v->args, "kv"));
 }
 
 json_t *validation_json(const struct validation *v)

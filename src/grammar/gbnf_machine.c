@@ -6,13 +6,14 @@
 #include "base/mem.h"
 #include "base/splitmix.h"
 #include "grammar/dfa.h"
+#include "grammar/gbnf_states.h"
 
 #define STACKS 512u          /* maximum ways in which an answer may fit */
 #define NODES (1u << 15)     /* maximum; unused ones are removed between tokens */
 #define TABLE (2u * NODES)   /* of hashes; a power of two */
 #define FOLLOWERS (1u << 17) /* maximum entries of all lists of what a node begins with */
 #define MASKS 32u
-#define STEPS (1u << 27) /* maximum work for one mask; see gbnf_machine_steps */
+#define STEPS (1u << 25) /* maximum work for one mask; see gbnf_machine_steps */
 #define NONE UINT32_MAX
 
 struct node {
@@ -51,7 +52,9 @@ struct gbnf_machine {
     uint32_t n_followers;
     uint32_t *work; /* [NODES] */
     struct state now;
-    struct state *levels; /* [longest + 1] states behind each byte of a token */
+    struct gbnf_states states;
+    struct state *levels; /* [longest + 1] states behind each byte of a token, unless they have: */
+    uint32_t *numbers;    /* [longest + 1] in `states` */
     struct mask masks[MASKS];
     uint32_t n_masks, next_mask;
     uint32_t *no_bits; /* the mask that allows nothing */
@@ -216,7 +219,7 @@ static void take_followers(struct gbnf_machine *m, struct state *out, uint32_t a
         take_set(m, out, m->followers[node->first + k]);
 }
 
-static bool take_character(struct gbnf_machine *m, const struct state *in, uint32_t c,
+static bool take_character(struct gbnf_machine *m, const struct gbnf_view *in, uint32_t c,
                            struct state *out)
 {
     m->taken++;
@@ -227,7 +230,7 @@ static bool take_character(struct gbnf_machine *m, const struct state *in, uint3
 }
 
 /* Returns whether some stack can go on with a character that begins with these bits. */
-static bool may_begin(struct gbnf_machine *m, const struct state *in, uint32_t partial,
+static bool may_begin(struct gbnf_machine *m, const struct gbnf_view *in, uint32_t partial,
                       unsigned n_bytes, unsigned n_left)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -241,7 +244,8 @@ static bool may_begin(struct gbnf_machine *m, const struct state *in, uint32_t p
 }
 
 /* Advances by a byte. Returns false if it does not fit. */
-static bool step(struct gbnf_machine *m, const struct state *in, uint8_t byte, struct state *out)
+static bool step(struct gbnf_machine *m, const struct gbnf_view *in, uint8_t byte,
+                 struct state *out)
 {
     unsigned n_bytes = in->n_bytes, n_left = in->n_left;
     uint32_t c = byte;
@@ -282,14 +286,53 @@ static bool is_same(const struct state *a, const struct state *b)
            a->n_left == b->n_left && memcmp(a->nodes, b->nodes, a->n * sizeof *a->nodes) == 0;
 }
 
+static struct gbnf_view view_of(const struct state *s)
+{
+    return (struct gbnf_view){.nodes = s->nodes, .n = s->n, .partial = s->partial,
+                              .n_bytes = s->n_bytes, .n_left = s->n_left};
+}
+
+/* Advances from the state behind `depth - 1` bytes of a token to the one behind `depth`. Returns
+ * false if the byte does not fit. */
+static bool step_level(struct gbnf_machine *m, unsigned depth, uint8_t byte)
+{
+    const uint32_t from = m->numbers[depth - 1];
+    uint16_t *known = from != GBNF_NO_STATE ? gbnf_states_next(&m->states, from, byte) : NULL;
+    if (known != NULL && *known != GBNF_STEP_UNKNOWN) {
+        m->numbers[depth] = *known - (uint32_t)GBNF_STEP_TO;
+        return *known != GBNF_STEP_NONE;
+    }
+    const struct gbnf_view in = known != NULL ? gbnf_states_get(&m->states, from)
+                                              : view_of(&m->levels[depth - 1]);
+    const bool is_step = step(m, &in, byte, &m->levels[depth]);
+    if (m->is_exhausted)
+        return false;
+    m->numbers[depth] = GBNF_NO_STATE;
+    if (is_step) {
+        const struct gbnf_view out = view_of(&m->levels[depth]);
+        m->numbers[depth] = gbnf_states_find(&m->states, &out);
+    }
+    if (known != NULL && !is_step)
+        *known = GBNF_STEP_NONE;
+    else if (known != NULL && m->numbers[depth] != GBNF_NO_STATE)
+        *known = (uint16_t)(m->numbers[depth] + GBNF_STEP_TO);
+    return is_step;
+}
+
 static void walk(struct gbnf_machine *m, uint32_t *bits)
 {
     const struct token_trie *trie = m->trie;
+    const struct gbnf_view now = view_of(&m->now);
     memset(bits, 0, (trie->n_ids / 32 + 1) * sizeof *bits);
     m->levels[0] = m->now;
+    m->numbers[0] = gbnf_states_find(&m->states, &now);
+    if (m->numbers[0] == GBNF_NO_STATE) { /* it is full of earlier states */
+        gbnf_states_clear(&m->states);
+        m->numbers[0] = gbnf_states_find(&m->states, &now);
+    }
     for (uint32_t i = 0; i < trie->n_nodes && !m->is_exhausted;) {
         const struct trie_node *node = &trie->nodes[i];
-        if (!step(m, &m->levels[node->depth - 1], node->byte, &m->levels[node->depth])) {
+        if (!step_level(m, node->depth, node->byte)) {
             i = node->end;
             continue;
         }
@@ -350,6 +393,7 @@ static void forget(struct gbnf_machine *m)
     m->spare = old;
     m->n_nodes = m->n_followers = m->n_masks = m->next_mask = m->stamp = 0;
     m->taken = 0;
+    gbnf_states_clear(&m->states);
     for (uint32_t i = 0; i < m->now.n; i++) {
         /* From the bottom of the stack, which is found by turning its links round. */
         uint32_t above = NONE, at = m->now.nodes[i];
@@ -378,7 +422,8 @@ int gbnf_machine_accept_bytes(struct gbnf_machine *m, const char *bytes, size_t 
     }
     m->n_steps = 0;
     for (size_t i = 0; i < n; i++) {
-        const bool is_step = step(m, &a, (uint8_t)bytes[i], &b);
+        const struct gbnf_view in = view_of(&a);
+        const bool is_step = step(m, &in, (uint8_t)bytes[i], &b);
         if (m->is_exhausted)
             return too_ambiguous(err);
         if (!is_step)
@@ -473,8 +518,10 @@ int gbnf_machine_open(struct gbnf *g, const struct token_trie *trie, struct gbnf
     m->followers = mem_new(FOLLOWERS, sizeof *m->followers, "a grammar", err);
     m->work = mem_new(NODES, sizeof *m->work, "a grammar", err);
     m->levels = mem_new(trie->longest + 1, sizeof *m->levels, "a grammar", err);
+    m->numbers = mem_new(trie->longest + 1, sizeof *m->numbers, "a grammar", err);
     m->no_bits = mem_new(trie->n_ids / 32 + 1, sizeof *m->no_bits, "a grammar", err);
-    bool is_good = m->no_bits != NULL && m->nodes != NULL && m->spare != NULL && m->table != NULL &&
+    bool is_good = gbnf_states_init(&m->states, err) == 0 && m->numbers != NULL &&
+                   m->no_bits != NULL && m->nodes != NULL && m->spare != NULL && m->table != NULL &&
                    m->followers != NULL && m->work != NULL && m->levels != NULL;
     for (uint32_t i = 0; is_good && i < MASKS; i++) {
         m->masks[i].bits = mem_new(trie->n_ids / 32 + 1, sizeof(uint32_t), "a grammar", err);
@@ -500,7 +547,9 @@ void gbnf_machine_close(struct gbnf_machine *m)
     mem_free(m->followers);
     mem_free(m->work);
     mem_free(m->levels);
+    mem_free(m->numbers);
     mem_free(m->no_bits);
+    gbnf_states_free(&m->states);
     gbnf_free(m->g);
     mem_free(m);
 }

@@ -18,15 +18,16 @@
 enum verdict { VERDICT_GOOD, VERDICT_WRONG, VERDICT_UNREADABLE };
 
 /* A verification. Items: the tensors of dense.bin, then the experts layer by layer; of a mirrored
- * model those of each folder. */
+ * model those of each folder, since each has to work alone. */
 struct verify {
     const struct source *source;
     struct device_file *files; /* [source->n_files] */
+    struct device_file dense[SOURCE_MAX_DISKS]; /* [n_copies]; the first is unused */
     void **buffers;            /* [n_workers] */
     unsigned n_workers;
     uint64_t n_items, n_taken;
     uint64_t *layer_first; /* [n_layers] first item of each layer */
-    unsigned n_copies;     /* of each expert */
+    unsigned n_copies;     /* of everything */
     uint8_t *verdicts;     /* [n_items] */
     uint64_t total_bytes;
 };
@@ -38,16 +39,19 @@ struct place {
     uint32_t expert;
     struct device_range ranges[SOURCE_MAX_DISKS]; /* one for each folder that has a part of it */
     unsigned n_ranges;
+    unsigned copy; /* which folder of a mirror */
     const struct packed_sum *sum;
 };
 
 static struct place place_of(const struct verify *v, uint64_t item)
 {
     const struct packed *packed = v->source->packed;
-    if (item < packed->n_tensors) {
-        const struct packed_tensor *t = &packed->tensors[item];
-        return (struct place){.tensor = t, .ranges = {{&v->files[0], t->offset, t->bytes}},
-                              .n_ranges = 1, .sum = &t->sum};
+    if (item < packed->n_tensors * v->n_copies) {
+        const struct packed_tensor *t = &packed->tensors[item % packed->n_tensors];
+        const unsigned copy = (unsigned)(item / packed->n_tensors);
+        const struct device_file *file = copy == 0 ? &v->files[0] : &v->dense[copy];
+        return (struct place){.tensor = t, .ranges = {{file, t->offset, t->bytes}},
+                              .n_ranges = 1, .copy = copy, .sum = &t->sum};
     }
     uint32_t l = packed->n_layers - 1;
     while (v->layer_first[l] > item)
@@ -57,7 +61,7 @@ static struct place place_of(const struct verify *v, uint64_t item)
     const uint32_t expert = (uint32_t)(in_layer % layer->n_experts);
     const unsigned copy = (unsigned)(in_layer / layer->n_experts); /* 0 if it has parts */
     struct place place = {.layer = layer, .expert = expert, .n_ranges = packed->n_parts,
-                          .sum = &layer->sums[expert]};
+                          .copy = copy, .sum = &layer->sums[expert]};
     for (unsigned d = 0; d < packed->n_parts; d++)
         place.ranges[d] = (struct device_range){&v->files[packed_file_index(packed, l, d + copy)],
                                                 expert * layer->part_bytes[d],
@@ -100,7 +104,7 @@ static void item_done(void *ctx, const struct crew_work *work)
 static void show_label(void *ctx, char *text, size_t bytes)
 {
     const struct verify *v = ctx;
-    if (v->n_taken <= v->source->packed->n_tensors)
+    if (v->n_taken <= v->source->packed->n_tensors * v->n_copies)
         (void)snprintf(text, bytes, "dense part");
     else
         (void)snprintf(text, bytes, "layer %u", place_of(v, v->n_taken - 1).layer->layer);
@@ -124,12 +128,23 @@ static void find(struct finder *f, bool is_bad, const char *what, const char *fi
         f->options->found(f->options->found_ctx, &item);
 }
 
+/* Names each folder of a mirror that is missing or holds something else. */
+static void find_lost(struct finder *f, unsigned n_copies)
+{
+    const struct source *source = f->source;
+    for (unsigned i = 1; i < n_copies; i++)
+        if (source->disks[i].is_lost)
+            find(f, true, "the mirror", source->disks[i].folder, 0, 0, "cannot be used");
+}
+
 static void find_bad_weights(struct finder *f, const struct verify *v)
 {
     for (uint64_t i = 0; i < v->n_items; i++) {
         if (v->verdicts[i] == VERDICT_GOOD)
             continue;
         const struct place place = place_of(v, i);
+        if (v->n_copies > 1 && v->source->disks[place.copy].is_lost)
+            continue; /* find_lost has said it once */
         char what[FM_ERROR_BYTES];
         if (place.tensor != NULL)
             (void)snprintf(what, sizeof what, "tensor '%.600s'", place.tensor->name);
@@ -145,14 +160,17 @@ static void find_bad_weights(struct finder *f, const struct verify *v)
     }
 }
 
-static int find_bad_texts(struct finder *f, struct fm_error *err)
+/* Verifies the other files of a folder. */
+static int find_bad_texts(struct finder *f, const char *folder, struct fm_error *err)
 {
     const struct packed *packed = f->source->packed;
+    const struct source there = {.kind = SOURCE_PACKED, .path = (char *)folder,
+                                 .packed = f->source->packed};
     for (size_t i = 0; i < packed->n_files; i++) {
         char label[LIMIT_PATH_BYTES], *text = NULL;
         size_t bytes;
-        int rc = source_read_text(f->source, packed->files[i].name, LIMIT_TOKENIZER_JSON_BYTES,
-                                  &text, &bytes, label, err);
+        int rc = source_read_text(&there, packed->files[i].name, LIMIT_TOKENIZER_JSON_BYTES, &text,
+                                  &bytes, label, err);
         if (rc == FM_ERR_NOMEM)
             return rc;
         if (rc != 0 || text == NULL)
@@ -185,8 +203,8 @@ static int find_extra(void *ctx, const char *name, struct fm_error *err)
 static int make_tables(struct verify *v, struct fm_error *err)
 {
     const struct packed *packed = v->source->packed;
-    v->n_items = packed->n_tensors;
-    v->total_bytes = packed->dense_bytes;
+    v->n_items = packed->n_tensors * v->n_copies;
+    v->total_bytes = packed->dense_bytes * v->n_copies;
     v->layer_first = mem_new(packed->n_layers, sizeof *v->layer_first, "the layers", err);
     v->files = mem_new(v->source->n_files, sizeof *v->files, "the files", err);
     v->buffers = mem_new(v->n_workers, sizeof *v->buffers, "read buffers", err);
@@ -201,7 +219,7 @@ static int make_tables(struct verify *v, struct fm_error *err)
         v->total_bytes += n * packed->layers[i].record.bytes;
     }
     for (unsigned i = 0; i < v->source->n_files; i++)
-        v->files[i].fd = -1;
+        v->files[i] = (struct device_file){.path = v->source->files[i].path, .fd = -1};
     for (unsigned i = 0; i < v->n_workers; i++) {
         v->buffers[i] = mem_new_aligned(MEM_PAGE, BUFFER_BYTES, "a read buffer", err);
         if (v->buffers[i] == NULL)
@@ -217,16 +235,40 @@ static void clear_tables(struct verify *v)
         device_close(&v->files[i]);
     for (unsigned i = 0; v->buffers != NULL && i < v->n_workers; i++)
         mem_free(v->buffers[i]);
+    for (unsigned i = 1; i < v->n_copies; i++) {
+        device_close(&v->dense[i]);
+        mem_free((char *)v->dense[i].path);
+    }
     mem_free(v->layer_first);
     mem_free(v->files);
     mem_free(v->buffers);
     mem_free(v->verdicts);
 }
 
+/* Opens dense.bin in the other folders of a mirror. One that cannot be opened is a finding. */
+static int open_dense(struct verify *v, struct fm_error *err)
+{
+    const struct source *source = v->source;
+    for (unsigned i = 1; i < v->n_copies; i++) {
+        struct fm_error ignored;
+        char *path = source_join(source->disks[i].folder, PACKED_DENSE_NAME, err);
+        if (path == NULL)
+            return FM_ERR_NOMEM;
+        if (source->disks[i].is_lost || device_open(&v->dense[i], path, &ignored) != 0)
+            v->dense[i].fd = -1;
+        v->dense[i].path = path;
+    }
+    return 0;
+}
+
 static int verify_weights(struct verify *v, struct finder *finder, struct fm_error *err)
 {
     const struct fm_verify_options *o = finder->options;
+    for (unsigned i = 0; i < SOURCE_MAX_DISKS; i++)
+        v->dense[i] = (struct device_file){.fd = -1};
     int rc = make_tables(v, err);
+    if (rc == 0)
+        rc = open_dense(v, err);
     for (unsigned i = 0; rc == 0 && i < v->source->n_files; i++)
         if (v->source->files[i].fd >= 0)
             rc = device_open(&v->files[i], v->source->files[i].path, err);
@@ -238,10 +280,10 @@ static int verify_weights(struct verify *v, struct finder *finder, struct fm_err
     if (rc == 0)
         rc = crew_run(&job, &options, err);
     if (rc == 0) {
+        find_lost(finder, v->n_copies);
         find_bad_weights(finder, v);
         finder->result->n_tensors = v->source->packed->n_tensors;
-        finder->result->n_experts =
-            (v->n_items - v->source->packed->n_tensors) / v->n_copies;
+        finder->result->n_experts = v->n_items / v->n_copies - v->source->packed->n_tensors;
         finder->result->n_bytes = v->total_bytes;
     }
     clear_tables(v);
@@ -269,7 +311,10 @@ static int verify_all(const char *path, const struct fm_verify_options *options,
     if (rc == 0)
         rc = verify_weights(&verify, &finder, err);
     if (rc == 0)
-        rc = find_bad_texts(&finder, err);
+        rc = find_bad_texts(&finder, source->path, err);
+    for (unsigned i = 1; rc == 0 && i < verify.n_copies; i++)
+        if (!source->disks[i].is_lost)
+            rc = find_bad_texts(&finder, source->disks[i].folder, err);
     if (rc == 0) {
         finder.result->n_files = source->packed->n_files;
         if (packed_is_part(source->packed))

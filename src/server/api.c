@@ -228,6 +228,18 @@ static uint64_t json_bytes(const json_t *value)
     return value != NULL ? json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) : 0;
 }
 
+/* The offsets of an answer's tokens begin after its prompt. */
+static void begin_offsets(struct api_call *call, const struct job_spec *spec)
+{
+    for (unsigned i = 0; i < call->n_choices && i / spec->n_choices < spec->n_prompts; i++) {
+        const struct job_prompt *prompt = &spec->prompts[i / spec->n_choices];
+        struct api_choice *c = &call->choices[i];
+        c->offsets.prompt_chars = prompt->n_chars;
+        c->offsets.n_prompt = spec->wants_prompt_logprobs ? prompt->n_ids : 0;
+        c->offsets.chars = spec->wants_prompt_logprobs ? 0 : prompt->n_chars;
+    }
+}
+
 int api_call_read(struct api_call *call, const struct api *api, const struct api_context *context,
                   const json_t *body, const struct text_buffer *text, struct job_spec *spec)
 {
@@ -255,6 +267,8 @@ int api_call_read(struct api_call *call, const struct api *api, const struct api
         if (call->choices == NULL)
             rc = api_fail(&call->error, API_INTERNAL, NULL, "out of memory for the answers");
     }
+    if (rc == 0)
+        begin_offsets(call, spec);
     if (rc != 0)
         job_spec_clear(spec);
     return rc;

@@ -42,6 +42,11 @@ struct api_choice {
     enum job_end end;
     unsigned stop;
     uint64_t n_prompt, n_answer; /* tokens; known at its end */
+    struct {
+        size_t prompt_chars; /* of the prompt's text */
+        size_t n_prompt;     /* prompt tokens that are still to be listed before the answer's */
+        size_t chars, bytes; /* of the text before the next token; bytes: of the prompt */
+    } offsets;
 };
 
 /* Lists of log probabilities, one item per token. */
@@ -51,6 +56,7 @@ enum api_list {
     API_LIST_VALUES,  /* its log probability */
     API_LIST_TOPS,    /* {text of an alternative: its log probability} */
     API_LIST_IDS,     /* the token's id */
+    API_LIST_OFFSETS, /* characters of prompt and answer before the token */
 };
 
 /* An answer that is written in pieces. A log probability takes eight bytes in memory, ten times as
@@ -61,6 +67,7 @@ struct api_pieces {
     size_t at, mark;         /* offsets of the next byte and of the next mark, or the NUL */
     const struct job_logprobs *source; /* of the current list; NULL: none */
     enum api_list list;
+    unsigned choice; /* whose list it is */
     size_t token; /* index in it */
 };
 
@@ -161,6 +168,10 @@ int api_check_bytes(struct api_call *call, size_t bytes, const char *field);
  * call->echo is an array. */
 int api_read_prompts(struct api_call *call, const json_t *prompt, const char *field,
                      struct job_spec *spec);
+/* Returns the text of the prompt that the choice answers; borrowed. NULL: it is not repeated. */
+json_t *api_echo_of(const struct api_call *call, unsigned choice);
+/* Returns how many characters begin in the text. */
+size_t api_count_chars(const char *text, size_t bytes);
 /* Keeps the text of these tokens in call->echo. */
 void api_echo_tokens(struct api_call *call, const int32_t *ids, size_t n);
 /* Tokenizes a prompt and adds it. */

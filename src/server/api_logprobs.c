@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "server/api.h"
 #include "server/text_json.h"
@@ -74,6 +75,48 @@ static json_t *item_json(const struct fm_model *model, enum api_list list,
     return entry;
 }
 
+/* ---- offsets -------------------------------------------------------------------------------- */
+
+/* Returns how many bytes of a prompt's text are the token's: none for a token that the tokenizer
+ * puts before every text, and one less for a word to which it adds a blank. */
+static size_t bytes_in_prompt(const char *prompt, size_t left, const char *token, size_t bytes)
+{
+    if (bytes <= left && memcmp(prompt, token, bytes) == 0)
+        return bytes;
+    const bool has_blank = bytes > 1 && token[0] == ' ';
+    return has_blank && bytes - 1 <= left && memcmp(prompt, token + 1, bytes - 1) == 0 ? bytes - 1
+                                                                                       : 0;
+}
+
+/* Returns where the token begins, in characters from the beginning of the prompt, as OpenAI does.
+ * A token within a character has that character's place. Every token is asked for once, in
+ * order. */
+static json_t *offset_json(const struct api_call *call, unsigned choice,
+                           const struct fm_logprob *p)
+{
+    struct api_choice *c = &call->choices[choice];
+    size_t bytes = 0;
+    const char *text = fm_token_text(call->context->model, p->id, &bytes);
+    size_t at = c->offsets.chars;
+    if (c->offsets.n_prompt > 0) {
+        const json_t *echo = api_echo_of(call, choice);
+        const char *prompt = json_string_value(echo);
+        const size_t done = c->offsets.bytes;
+        if (prompt != NULL && text != NULL)
+            bytes = bytes_in_prompt(prompt + done, json_string_length(echo) - done, text, bytes);
+        text = prompt != NULL ? prompt + done : NULL;
+        c->offsets.bytes += bytes;
+    }
+    if (text != NULL && bytes > 0) {
+        const bool is_within = api_count_chars(text, 1) == 0 && at > 0;
+        at -= is_within;
+        c->offsets.chars += api_count_chars(text, bytes);
+    }
+    if (c->offsets.n_prompt > 0 && --c->offsets.n_prompt == 0)
+        c->offsets.chars = c->offsets.prompt_chars;
+    return json_integer((json_int_t)at);
+}
+
 /* ---- an answer ------------------------------------------------------------------------------ */
 
 static void find_mark(struct api_pieces *p)
@@ -112,6 +155,7 @@ static bool begin_list(struct api_pieces *p, const struct api_call *call,
     p->list = (enum api_list)strtoul(end + 1, &end, 10);
     p->at = (size_t)(end - text_buffer_text(&p->text)) + sizeof "]]" - 1;
     p->source = streamed != NULL ? streamed : &call->choices[choice].logprobs;
+    p->choice = (unsigned)choice;
     p->token = 0;
     find_mark(p);
     return text_add_string(out, "[");
@@ -124,7 +168,10 @@ static bool add_item(struct api_pieces *p, const struct api_call *call, struct t
         p->source = NULL;
         return text_add_string(out, "]");
     }
-    json_t *item = item_json(call->context->model, p->list, &l->at[p->token], l->n_each);
+    const struct fm_logprob *at = &l->at[p->token];
+    json_t *item = p->list == API_LIST_OFFSETS ? offset_json(call, p->choice, at)
+                                               : item_json(call->context->model, p->list, at,
+                                                           l->n_each);
     const bool is_good = (p->token == 0 || text_add_string(out, ",")) && text_add_json(out, item);
     json_decref(item);
     p->token += l->n_each;

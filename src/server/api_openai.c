@@ -207,7 +207,11 @@ static int read_completions(struct api_call *call, const json_t *body, struct jo
         return api_read_prompts(call, prompt, "prompt", spec);
     const struct infill what = {.prefix = prompt, .suffix = fields_find(&f, "suffix"),
                                 .field = "suffix"};
-    return infill_add_prompt(call, spec, &what);
+    const int rc = infill_add_prompt(call, spec, &what);
+    if (rc == 0)
+        spec->prompts[0].n_chars = api_count_chars(json_string_value(prompt),
+                                                   json_string_length(prompt));
+    return rc;
 }
 
 /* ---- writing -------------------------------------------------------------------------------- */
@@ -389,9 +393,10 @@ static json_t *text_logprobs(const struct api_call *call, unsigned choice,
     if (logprobs == NULL || logprobs->n == 0)
         return json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs",
                          "text_offset");
-    return json_pack("{s:o, s:o, s:o, s:[]}", "tokens", api_logprobs_mark(choice, API_LIST_TOKENS),
+    return json_pack("{s:o, s:o, s:o, s:o}", "tokens", api_logprobs_mark(choice, API_LIST_TOKENS),
                      "token_logprobs", api_logprobs_mark(choice, API_LIST_VALUES), "top_logprobs",
-                     api_logprobs_mark(choice, API_LIST_TOPS), "text_offset");
+                     api_logprobs_mark(choice, API_LIST_TOPS), "text_offset",
+                     api_logprobs_mark(choice, API_LIST_OFFSETS));
 }
 
 /* Takes the reference `text`. */
@@ -405,16 +410,9 @@ static bool text_chunk(struct api_call *call, unsigned choice, json_t *text,
                               : api_frame(call, NULL, chunk);
 }
 
-/* Returns the text of the prompt that the choice answers; borrowed. NULL: it is not repeated. */
-static json_t *echo_of(const struct api_call *call, unsigned choice)
-{
-    const size_t n = json_array_size(call->echo);
-    return n > 0 ? json_array_get(call->echo, choice / (call->n_choices / n)) : NULL;
-}
-
 static bool write_completions(struct api_call *call, const struct job_event *event)
 {
-    json_t *echo = echo_of(call, event->choice);
+    json_t *echo = api_echo_of(call, event->choice);
     switch (event->kind) {
     case JOB_STARTED:
         return echo == NULL || text_chunk(call, event->choice, json_incref(echo), NULL, NULL);
@@ -443,7 +441,7 @@ static json_t *whole_completions(const struct api_call *call)
     for (unsigned i = 0; i < call->n_choices; i++) {
         const struct api_choice *c = &call->choices[i];
         struct text_buffer text = {0};
-        const json_t *echo = echo_of(call, i);
+        const json_t *echo = api_echo_of(call, i);
         if (echo != NULL)
             (void)text_buffer_add(&text, json_string_value(echo), json_string_length(echo));
         (void)text_buffer_add(&text, text_buffer_text(&c->content), c->content.n);

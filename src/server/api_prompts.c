@@ -23,7 +23,7 @@ int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, s
         fm_free(ids);
         return rc;
     }
-    spec->prompts[spec->n_prompts++] = (struct job_prompt){ids, n_ids};
+    spec->prompts[spec->n_prompts++] = (struct job_prompt){.ids = ids, .n_ids = n_ids};
     return 0;
 }
 
@@ -61,7 +61,37 @@ static int add_text_prompt(struct api_call *call, struct job_spec *spec, const j
 {
     if (call->echo != NULL)
         (void)json_array_append(call->echo, (json_t *)text); /* without memory the request fails */
-    return api_add_text(call, spec, text, field);
+    const int rc = api_add_text(call, spec, text, field);
+    if (rc == 0)
+        spec->prompts[spec->n_prompts - 1].n_chars =
+            api_count_chars(json_string_value(text), json_string_length(text));
+    return rc;
+}
+
+json_t *api_echo_of(const struct api_call *call, unsigned choice)
+{
+    const size_t n = json_array_size(call->echo);
+    return n > 0 ? json_array_get(call->echo, choice / (call->n_choices / n)) : NULL;
+}
+
+size_t api_count_chars(const char *text, size_t bytes)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < bytes; i++)
+        n += ((unsigned char)text[i] & 0xc0) != 0x80; /* not in the middle of a character */
+    return n;
+}
+
+/* Returns the characters of the tokens' text. */
+static size_t count_token_chars(const struct api_call *call, const int32_t *ids, size_t n)
+{
+    size_t chars = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t bytes = 0;
+        const char *piece = fm_token_text(call->context->model, ids[i], &bytes);
+        chars += piece != NULL ? api_count_chars(piece, bytes) : 0;
+    }
+    return chars;
 }
 
 void api_echo_tokens(struct api_call *call, const int32_t *ids, size_t n)
@@ -98,7 +128,11 @@ static int add_token_prompt(struct api_call *call, struct job_spec *spec, const 
     }
     if (call->echo != NULL)
         api_echo_tokens(call, ids, n);
-    return api_add_prompt(call, spec, ids, n);
+    const size_t n_chars = call->has_logprobs ? count_token_chars(call, ids, n) : 0;
+    const int rc = api_add_prompt(call, spec, ids, n);
+    if (rc == 0)
+        spec->prompts[spec->n_prompts - 1].n_chars = n_chars;
+    return rc;
 }
 
 int api_read_prompts(struct api_call *call, const json_t *prompt, const char *field,

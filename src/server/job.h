@@ -25,6 +25,7 @@ extern "C" {
 struct job_prompt {
     int32_t *ids; /* freed with fm_free */
     size_t n_ids;
+    size_t n_chars; /* of the text it was; 0 for conversations */
 };
 
 struct job_spec {

@@ -105,11 +105,28 @@ static int take_options(struct fm_chat_options *own, const struct fm_chat_option
     return sized_take(own, sizeof *own, given, "fm_chat_options", err);
 }
 
+/* Refuses a message that no template could help to tokenize, so that none is blamed for it. */
+static int check_messages(const json_t *conversation, struct fm_error *err)
+{
+    const bool is_list = json_is_array(conversation);
+    const json_t *messages = is_list ? conversation : json_object_get(conversation, "messages");
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *message = json_array_get(messages, i);
+        const size_t bytes = json_string_length(json_object_get(message, "content"));
+        if (bytes > TOKENIZER_TEXT_BYTES)
+            return err_set(err, FM_ERR_ARG, "message %zu has %zu bytes, and a text may have at "
+                           "most %u; shorten it", i + 1, bytes, TOKENIZER_TEXT_BYTES);
+    }
+    return 0;
+}
+
 static int render(const struct fm_model *m, const json_t *conversation,
                   const struct fm_chat_options *options, struct jinja_rendering *out,
                   struct fm_error *err)
 {
-    const int rc = needs_tokenizer(m, err);
+    int rc = needs_tokenizer(m, err);
+    if (rc == 0)
+        rc = check_messages(conversation, err);
     return rc != 0 ? rc : chat_render(m->chat, conversation, options->now_s,
                                       options->now_offset_s, out, err);
 }

@@ -2,8 +2,11 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <string.h>
 
 #include "base/carve.h"
+#include "base/log.h"
+#include "base/path.h"
 #include "base/plat.h"
 
 /* Reads in flight. */
@@ -16,6 +19,7 @@ struct table_reads {
     struct read_op *ops; /* [max_slots, n_per_token] */
     uint64_t *rows;      /* likewise: which row each reads */
     char *raw;           /* likewise, row_bytes each */
+    uint8_t *disks;      /* likewise: where each reads */
     int64_t *results;    /* likewise: of the reads that are done, with the lock */
     uint64_t n_left;     /* with the lock */
 };
@@ -24,7 +28,14 @@ struct row_store {
     const struct model *model;
     bool checks;
     uint32_t max_slots;
-    struct reader *reader;
+    /* A mirrored model has its tables on every disk. For others there is one place. */
+    unsigned n_disks;
+    struct row_disk {
+        struct reader *reader;
+        struct source_file copy; /* of the file with the tables; unused for the first */
+        uint64_t n_waiting;      /* rows asked for, with the lock */
+        bool is_lost;            /* it cannot be read; only the asking thread looks */
+    } disks[SOURCE_MAX_DISKS];
     pthread_mutex_t lock;
     pthread_cond_t is_done;
     struct table_reads tables[MODEL_MAX_TABLES];
@@ -41,11 +52,17 @@ static void carve_tables(struct carver *c, struct row_store *s, const struct mod
         reads->ops = carve(c, n, sizeof *reads->ops);
         reads->rows = carve(c, n, sizeof *reads->rows);
         reads->raw = carve(c, n, table->row_bytes);
+        reads->disks = carve(c, n, sizeof *reads->disks);
         reads->results = carve(c, n, sizeof *reads->results);
     }
 }
 
 static const struct reader_options reader_options = {.depth = DEPTH};
+
+static unsigned count_disks(const struct model *model)
+{
+    return model->source->is_mirrored ? model->source->n_disks : 1;
+}
 
 uint64_t row_store_bytes(const struct model *model, uint32_t max_slots)
 {
@@ -54,7 +71,59 @@ uint64_t row_store_bytes(const struct model *model, uint32_t max_slots)
     if (model->n_row_tables == 0)
         return 0;
     carve_tables(&c, &scratch, model, max_slots);
-    return c.bytes + sizeof scratch + reader_bytes(&reader_options);
+    return c.bytes + sizeof scratch + count_disks(model) * reader_bytes(&reader_options);
+}
+
+/* Opens the copy of the tables in another folder. One that cannot be used is left out. */
+static int open_copy(struct row_store *s, unsigned d, struct fm_error *err)
+{
+    const struct source *source = s->model->source;
+    const struct source_file *own = &source->files[0];
+    struct source_file *copy = &s->disks[d].copy;
+    struct fm_error why = {0};
+    copy->fd = -1;
+    if (source->disks[d].is_lost) { /* the source has said so */
+        s->disks[d].is_lost = true;
+        return 0;
+    }
+    copy->path = source_join(source->disks[d].folder, path_base(own->path), err);
+    if (copy->path == NULL)
+        return FM_ERR_NOMEM;
+    int rc = source_file_open(copy, &why);
+    if (rc == 0 && copy->bytes != own->bytes)
+        rc = err_set(&why, FM_ERR_FORMAT, "'%s' has %llu bytes, but '%s' has %llu", copy->path,
+                     (unsigned long long)copy->bytes, own->path, (unsigned long long)own->bytes);
+    if (rc != 0)
+        log_warn("store", "the n-gram tables of the mirror '%s' are not used: %s",
+                 source->disks[d].folder, why.text);
+    s->disks[d].is_lost = rc != 0;
+    return 0;
+}
+
+static int open_disks(struct row_store *s, struct fm_error *err)
+{
+    int rc = 0;
+    s->n_disks = count_disks(s->model);
+    for (unsigned d = 0; d < s->n_disks; d++)
+        s->disks[d].copy.fd = -1;
+    for (unsigned d = 0; rc == 0 && d < s->n_disks; d++) {
+        if (d > 0)
+            rc = open_copy(s, d, err);
+        if (rc == 0)
+            rc = reader_pread_open(&reader_options, &s->disks[d].reader, err);
+    }
+    return rc;
+}
+
+/* Waits for the reads. */
+static void close_disks(struct row_store *s)
+{
+    for (unsigned d = 0; d < s->n_disks; d++) {
+        if (s->disks[d].reader != NULL)
+            s->disks[d].reader->ops->close(s->disks[d].reader);
+        plat_close(s->disks[d].copy.fd);
+        mem_free(s->disks[d].copy.path);
+    }
 }
 
 int row_store_open(const struct model *model, uint32_t max_slots, bool checks,
@@ -70,19 +139,25 @@ int row_store_open(const struct model *model, uint32_t max_slots, bool checks,
     carve_tables(&c, s, model, max_slots);
     c = (struct carver){.at = mem_new_aligned(MEM_CACHE_LINE, c.bytes, "rows of tables", err)};
     s->block = c.at;
-    int rc = c.at == NULL ? FM_ERR_NOMEM : reader_pread_open(&reader_options, &s->reader, err);
+    s->model = model;
+    int rc = c.at == NULL ? FM_ERR_NOMEM : open_disks(s, err);
     if (rc != 0) {
+        close_disks(s);
         mem_free(s->block);
         mem_free(s);
         return rc;
     }
     carve_tables(&c, s, model, max_slots);
-    s->model = model;
     s->checks = checks;
     s->max_slots = max_slots;
     for (uint32_t i = 0; i < model->n_row_tables; i++) {
         s->tables[i].store = s;
         s->tables[i].table = &model->row_tables[i];
+        const uint64_t n = (uint64_t)max_slots * model->row_tables[i].n_per_token;
+        for (uint64_t at = 0; s->n_disks > 1 && at < n; at++) { /* none has failed */
+            s->tables[i].ops[at].bytes = 0;
+            s->tables[i].results[at] = 0;
+        }
     }
     (void)pthread_mutex_init(&s->lock, NULL); /* cannot fail without attributes */
     (void)pthread_cond_init(&s->is_done, NULL);
@@ -94,7 +169,7 @@ void row_store_close(struct row_store *s)
 {
     if (s == NULL)
         return;
-    s->reader->ops->close(s->reader); /* waits */
+    close_disks(s);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->is_done);
     mem_free(s->block);
@@ -122,9 +197,33 @@ static void read_done(struct read_op *op, int64_t result)
     struct row_store *s = reads->store;
     pthread_mutex_lock(&s->lock);
     reads->results[op - reads->ops] = result;
+    s->disks[reads->disks[op - reads->ops]].n_waiting--;
     if (--reads->n_left == 0)
         pthread_cond_signal(&s->is_done);
     pthread_mutex_unlock(&s->lock);
+}
+
+/* Returns the disk's file with the shard. */
+static const struct source_file *file_on(const struct row_store *s, const struct row_shard *shard,
+                                         unsigned disk)
+{
+    assert(disk == 0 || shard->file == 0);
+    return disk == 0 ? &s->model->source->files[shard->file] : &s->disks[disk].copy;
+}
+
+/* Returns the disk with the shortest queue, which counts the read. A fast one empties its own
+ * sooner, so it gets more. */
+static unsigned pick_disk(struct row_store *s)
+{
+    unsigned best = 0;
+    pthread_mutex_lock(&s->lock);
+    for (unsigned d = 1; d < s->n_disks; d++)
+        if (!s->disks[d].is_lost &&
+            (s->disks[best].is_lost || s->disks[d].n_waiting < s->disks[best].n_waiting))
+            best = d;
+    s->disks[best].n_waiting++;
+    pthread_mutex_unlock(&s->lock);
+    return best;
 }
 
 void row_store_ask(struct row_store *s, uint32_t table, uint32_t slot, const uint64_t *rows)
@@ -140,13 +239,15 @@ void row_store_ask(struct row_store *s, uint32_t table, uint32_t slot, const uin
         assert(rows[i] < t->n_rows);
         const struct row_shard *shard = &t->shards[rows[i] / t->shard_rows];
         struct read_op *op = &reads->ops[first + i];
+        const unsigned disk = pick_disk(s);
         reads->rows[first + i] = rows[i];
+        reads->disks[first + i] = (uint8_t)disk;
         *op = (struct read_op){
-            .fd = s->model->source->files[shard->file].fd,
+            .fd = file_on(s, shard, disk)->fd,
             .offset = shard->offset + (rows[i] - shard->first_row) * t->row_bytes,
             .bytes = t->row_bytes, .dst = reads->raw + (first + i) * t->row_bytes,
             .urgency = READ_NEEDED, .done = read_done, .ctx = reads};
-        s->reader->ops->submit(s->reader, op);
+        s->disks[disk].reader->ops->submit(s->disks[disk].reader, op);
     }
 }
 
@@ -158,7 +259,7 @@ static int explain(const struct table_reads *reads, uint64_t at, struct fm_error
     const struct row_shard *shard = &t->shards[row / t->shard_rows];
     struct fm_error why;
     const int rc = plat_explain_read(reads->results[at],
-                                     reads->store->model->source->files[shard->file].path,
+                                     file_on(reads->store, shard, reads->disks[at])->path,
                                      op->bytes, op->offset, &why);
     return err_set(err, rc, "row %llu of the n-gram table of layer %u: %s",
                    (unsigned long long)row, t->layer, why.text);
@@ -167,8 +268,12 @@ static int explain(const struct table_reads *reads, uint64_t at, struct fm_error
 /* Compares the table's files with what they were. */
 static int check_files(const struct table_reads *reads, struct fm_error *err)
 {
+    const struct row_store *s = reads->store;
     const struct row_table *t = reads->table;
-    const struct source *source = reads->store->model->source;
+    const struct source *source = s->model->source;
+    for (unsigned d = 1; d < s->n_disks; d++)
+        if (!s->disks[d].is_lost && source_file_has_changed(&s->disks[d].copy))
+            return source_explain_change(s->disks[d].copy.path, err);
     for (uint32_t i = 0; i < t->n_shards; i++) {
         const struct source_file *file = &source->files[t->shards[i].file];
         if ((i == 0 || t->shards[i].file != t->shards[i - 1].file) &&
@@ -178,11 +283,43 @@ static int check_files(const struct table_reads *reads, struct fm_error *err)
     return 0;
 }
 
+/* Gives up the disk of a row that could not be read, and reads the row from another. */
+static void read_elsewhere(struct table_reads *reads, uint64_t at)
+{
+    struct row_store *s = reads->store;
+    const struct source_disk *disks = s->model->source->disks;
+    const struct row_shard *shard = &reads->table->shards[reads->rows[at] /
+                                                          reads->table->shard_rows];
+    const struct read_op *op = &reads->ops[at];
+    const unsigned lost = reads->disks[at];
+    const int64_t result = reads->results[at];
+    const bool is_first = !s->disks[lost].is_lost;
+    s->disks[lost].is_lost = true;
+    for (unsigned d = 0; d < s->n_disks; d++) {
+        const struct source_file *file = file_on(s, shard, d);
+        if (s->disks[d].is_lost ||
+            plat_read_at(file->fd, file->path, op->dst, op->bytes, op->offset, NULL) != 0)
+            continue;
+        reads->results[at] = (int64_t)op->bytes;
+        reads->disks[at] = (uint8_t)d;
+        if (is_first)
+            log_warn("store", "the n-gram tables in '%s' cannot be read any more: %s. Going on "
+                     "with the mirror '%s'; start again when the disk is back",
+                     disks[lost].folder, result < 0 ? strerror((int)-result)
+                                                    : "the file ends early", disks[d].folder);
+        return;
+    }
+}
+
 int row_store_wait(struct row_store *s, uint32_t table, struct fm_error *err)
 {
     struct table_reads *reads = &s->tables[table];
     assert(table < s->model->n_row_tables);
     wait_for(reads);
+    const uint64_t n = (uint64_t)s->max_slots * reads->table->n_per_token;
+    for (uint64_t at = 0; s->n_disks > 1 && at < n; at++)
+        if (reads->results[at] != (int64_t)reads->ops[at].bytes)
+            read_elsewhere(reads, at);
     return s->checks ? check_files(reads, err) : 0;
 }
 

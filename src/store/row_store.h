@@ -29,7 +29,8 @@ void row_store_close(struct row_store *store); /* accepts NULL; waits for all re
 void row_store_begin(struct row_store *store);
 /* Asks for the rows of a token: rows [n_per_token]. Does not wait for the disk. */
 void row_store_ask(struct row_store *store, uint32_t table, uint32_t slot, const uint64_t *rows);
-/* Waits for all rows of a table that were asked for. Fails if its files have changed. */
+/* Waits for all rows of a table that were asked for. Those that a mirror's disk could not give are
+ * read from another. Fails if a file of the tables has changed. */
 int row_store_wait(struct row_store *store, uint32_t table, struct fm_error *err);
 /* Fails if a row of this token could not be read, and names it. After row_store_wait. */
 int row_store_check(const struct row_store *store, uint32_t table, uint32_t slot,

@@ -199,9 +199,44 @@ class Echo(OneServer):
             "prompt": TEXT * 20, "temperature": 0, "echo": True, "logprobs": 1, "max_tokens": 4})
         choices = [e["choices"][0] for n, e in events if n != ":" and e != "[DONE]"]
         self.assertEqual("".join(c["text"] for c in choices), whole["text"])
-        for name in ("tokens", "token_logprobs", "top_logprobs"):
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
             self.assertEqual(sum((c["logprobs"][name] for c in choices), []),
                              whole["logprobs"][name])
+
+    def assert_offsets(self, choice, before):
+        """Each token is found at its offset in prompt and answer, counted in characters. A token
+        with a part of a character has the place of that character."""
+        found = choice["logprobs"]
+        text = before + choice["text"]
+        self.assertEqual(len(found["text_offset"]), len(found["tokens"]))
+        at = found["text_offset"][0]
+        for token, offset in zip(found["tokens"], found["text_offset"]):
+            self.assertLessEqual(at, offset + 1)
+            self.assertLessEqual(offset, len(text))
+            if "\ufffd" not in token and offset + len(token) <= len(text):
+                self.assertEqual(text[offset:offset + len(token)], token, (found, text))
+            at = offset
+        return found["text_offset"]
+
+    def test_offsets(self):
+        """As OpenAI's: from the beginning of the prompt, with or without echo."""
+        odd = "A caf\u00e9, \u6771\u4eac and \U0001f600 \U0001f9d1\u200d\U0001f680 are here."
+        for prompt in (TEXT, odd):
+            more = {"logprobs": 1, "max_tokens": 6, "ignore_eos": True}
+            plain = self.complete(prompt, **more)["choices"][0]
+            self.assertEqual(self.assert_offsets(plain, prompt)[0], len(prompt))
+            echoed = self.complete(prompt, echo=True, **more)["choices"][0]
+            offsets = self.assert_offsets(echoed, "")
+            self.assertEqual(offsets[0], 0)
+            n = len(plain["logprobs"]["tokens"])
+            self.assertIn(plain["logprobs"]["text_offset"], (offsets[-n:], offsets[-n - 1:-1]))
+            self.assertIn(len(prompt), offsets)
+        ids = self.ids(TEXT)
+        two = self.complete([ids, ids[:3]], logprobs=0, max_tokens=3, n=2,
+                            ignore_eos=True)["choices"]
+        part = self.server.post("/detokenize", {"tokens": ids[:3]})[1]["content"]
+        self.assertEqual([c["logprobs"]["text_offset"][0] for c in two],
+                         [len(TEXT)] * 2 + [len(part)] * 2)
 
     def test_cached_prefix(self):
         """A conversation that goes on meanwhile keeps its prefix."""

@@ -212,7 +212,7 @@ static void test_mistakes(void **state)
         {"one --count 0", "0 is out of range: 1 to 100"},
         {"one --count 101", "out of range"},
         {"one --count 18446744073709551616", "out of range"},
-        {"one --count -1", "'-1' is not a whole number"},
+        {"one --count -1", "-1 is out of range: 1 to 100"},
         {"one --count 1x", "'1x' is not a whole number"},
         {"one --count=", "'' is not a whole number"},
         {"one --ratio 2", "2 is out of range: 0 to 1"},

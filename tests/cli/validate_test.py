@@ -241,13 +241,13 @@ class Against(Case):
 class AgainstEdited(Case):
     """A report that says too little, or is of another model, compares nothing and must not pass."""
 
-    def against(self, report, model=TINY):
+    def against(self, report, model=TINY, more=()):
         path = self.folder / "edited.json"
         path.write_text(json.dumps(report), encoding="utf-8")
-        return self.validate(model, *SHORT, "--against", path, "--out", self.work / "again")
+        return self.validate(model, *SHORT, *more, "--against", path, "--out", self.work / "again")
 
-    def assert_unfit(self, report, *words, model=TINY):
-        result = self.against(report, model)
+    def assert_unfit(self, report, *words, model=TINY, more=()):
+        result = self.against(report, model, more)
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertNotIn("FAILED", result.stderr)
         self.assertFalse((self.work / "again.json").exists())
@@ -266,6 +266,26 @@ class AgainstEdited(Case):
         hashes[2] = hashes[2][:-8]
         self.assert_unfit(other, "layer_hashes", "entry 2", other["prompts"][1]["name"])
 
+    def test_other_options(self):
+        """Options that change the numbers: the difference is none of the model."""
+        found, _ = self.report(TINY, *SHORT)
+        for args, words in ((("--routes", "gen"), ("--routes", "'not given'", "generated")),
+                            (("--experts-per-token", "1"), ("--experts-per-token", "1 of")),
+                            (("--kv", "f32"), ("--kv", "'f16'", "'f32'"))):
+            with self.subTest(args):
+                self.assert_unfit(found, "other options", *words, more=args)
+                other, _ = self.report(TINY, *SHORT, *args)
+                self.assert_unfit(other, "other options", *words)
+                again = self.against(other, more=args)
+                self.assertEqual(again.returncode, 0, again.stderr)
+                (self.work / "again.json").unlink()
+        del found["model"]["kv"]  # as reports were before
+        self.assertEqual(self.against(found).returncode, 0)
+        (self.work / "again.json").unlink()
+        self.assert_unfit(found, "--kv", more=("--kv", "f32"))
+
+    def test_one_hash(self):
+        found, _ = self.report(TINY, *SHORT)
         first = found["prompts"][0]["layer_hashes"][0]
         found["prompts"][0]["layer_hashes"][0] = ("1" if first[0] == "0" else "0") + first[1:]
         result = self.against(found)

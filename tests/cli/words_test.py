@@ -114,6 +114,10 @@ class Question(Case):
         self.refused("run", "Hi you", "-p", "Hi", words=("given twice", "-p"))
         self.refused("run", "Hi you", "-f", "x", words=("given twice", "-f", "< FILE"))
         self.refused("run", "-m", MODEL, MODEL, "Hi", words=("the model is given twice",))
+        self.refused("run", "-m", MODEL, "What", "is", words=("'is'", "quotes",
+                                                              f'-m {MODEL} "What is"'))
+        self.refused("run", "-m", MODEL, "What", "is", "it", words=("'it'", "quotes"))
+        self.refused("run", "-m", MODEL, "a/b", "Hi", words=("the model is given twice", "a/b"))
         self.refused("run", "-m", MODEL, "-m", MODEL, words=("the model is given twice",))
         self.refused("chat", "-m", MODEL, MODEL, words=("the model is given twice",))
         self.refused("run", "-m", words=("-m needs a value",))
@@ -146,6 +150,15 @@ class Context(Case):
     def test_raw(self):
         expected = self.answer("--raw", "-p", "One\nTwo\nThree")
         self.assert_same_prompt(self.answer("--raw", "-p", "Three", text="One\nTwo\n"), expected)
+
+    def test_too_much(self):
+        """The size is named, not the template, and the program does not work long on it."""
+        text = "word " * 2_000_000
+        for words in (("-p", "What?"), ("--raw", "-p", "What?"), ()):
+            done = self.run_program("run", *words, *ARGS, "-q", text=text)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertRegex(done.stderr, r"the prompt has 1\d{7} bytes, which are at least \d+ "
+                                          r"tokens, but the context holds \d+.*shorten the prompt")
 
     def test_it_is_said(self):
         done = self.run_program("run", "-p", "What?", *ARGS, text="Apples.\n")
@@ -249,6 +262,26 @@ class Flags(Case):
             self.assertEqual(got[name], expected[name])
         self.assertEqual(got["n_context"], 300)
 
+    def test_values_of_other_tools(self):
+        """-1 and 0 where llama.cpp has a meaning for them."""
+        plain = self.answer("-p", "Hello you", "--temp", "0.5", "-t", "1", sampling=())
+        got = self.answer("-p", "Hello you", "--temp", "0.5", "-c", "0", "--seed", "-1", "-t", "1",
+                          sampling=())
+        again = self.answer("-p", "Hello you", "--temp", "0.5", "-s", "7", "-s", "-1", sampling=())
+        self.assertEqual(got["n_context"], plain["n_context"])
+        self.assertEqual(len({plain["seed"], got["seed"], again["seed"], 7}), 4)
+        self.assertEqual(self.answer("-p", "Hi", "-t", "-1")["n_threads"],
+                         self.answer("-p", "Hi")["n_threads"])
+        for words in (("-n", "-1"), ("-n-1",), ("--n-predict", "-2"), ("-n", "3", "-n", "-1")):
+            done = self.run_program("run", "-p", "Tell me.", "-c", "40", "--greedy", "--json",
+                                    "--no-heat", *words)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            got = json.loads(done.stdout)
+            self.assertIn(got["stop_reason"], ("context", "stop"))
+            self.assertGreater(got["n_tokens"], 4)
+        for words in (("-t", "-3"), ("--seed", "-5"), ("-n", "-7")):
+            self.refused("run", *words, "Hi", words=(words[1], "out of range", " to "))
+
     def test_of_other_commands(self):
         """Where the command has no such option, the answer would mislead."""
         self.refused("inspect", "-ngl", "3", words=("unknown option '-ngl'", "help inspect"))
@@ -309,6 +342,38 @@ class Default(Case):
         (self.folder / "models").mkdir()
         (self.folder / "models/nano.fmoe").symlink_to(MODEL)
         self.answer("Hi you", FLASHMOE_MODEL="nano", program=self.program)
+
+    def test_names_everywhere(self):
+        """A bundled or pulled name works in every command that takes a model."""
+        models = self.folder / "pulled"
+        (models / "org").mkdir(parents=True)
+        (models / "org/small.fmoe").symlink_to(MODEL)
+        (self.folder / "models").mkdir()
+        (self.folder / "models/nano.fmoe").symlink_to(MODEL)
+        (self.folder / "text").write_text("Once upon a time. " * 40)
+        (self.folder / "hosts").write_text("a slots=1\n")
+        overview = self.run_program("help").stdout
+        takes = {command for command in re.findall(r"(?m)^  ([a-z]+(?: [a-z]+)?)  ", overview)
+                 if re.search(r"(?m)^Usage: .*\b(MODEL|SRC)\b",
+                              self.run_program(*command.split(), "--help").stdout)}
+        args = {
+            "run": ("-p", "Hi", *ARGS), "inspect": (), "verify": ("-q",), "tokenize": ("-p", "Hi"),
+            "doctor": ("--quick", "-q"),
+        }
+        self.assertLessEqual(set(args), takes)
+        env = {"program": self.program, "FLASHMOE_MODEL": None, "FLASHMOE_MODELS": models}
+        for command, more in args.items():
+            for name in ("nano", "org/small") if command == "run" else ("nano",):
+                with self.subTest(name=name, command=command):
+                    done = self.run_program(*command.split(), name, *more, **env)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+        # Every command looks for a name before it does anything else.
+        for command in sorted(takes):
+            with self.subTest(command=command):
+                first = (self.folder / "hosts",) if command == "cluster plan" else ()
+                more = (self.folder / "text",) if command.split()[0] in ("eval", "template") else ()
+                self.refused(*command.split(), *first, "org/none", *more, status=1,
+                             words=("flashmoe pull org/none",), **env)
 
     def test_doctor_needs_none(self):
         done = self.run_program("doctor", "--quick", program=self.program, FLASHMOE_MODEL=None)

@@ -13,6 +13,7 @@
  *                AGAIN PREFIX: they give a wrong bit from the second read of the same place on, as
  *                long as the file stays open
  *                LOSE FOLDER: reads of files whose path contains FOLDER fail with EIO
+ *                LOSE FOLDER BEGIN END: likewise, those of these bytes alone
  *
  *   FAULT_CHILD  kill: a child process that asks to end with its parent is killed at once
  *
@@ -121,13 +122,15 @@ static enum demand look_up(const char *ranges, const char *path, long long from,
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
     char line[256], first[128], second[128];
     long long begin, end;
+    int n;
     enum demand found = GO_ON;
     FILE *f = fopen(ranges, "r");
     while (f != NULL && found != HOLD && fgets(line, sizeof line, f) != NULL) {
         if (sscanf(line, "%127s %127s", first, second) == 2 && demand_of(first) != GO_ON)
             found = strncmp(name, second, strlen(second)) == 0 ? demand_of(first) : found;
-        else if (sscanf(line, "LOSE %127s", second) == 1)
-            found = strstr(path, second) != NULL ? FAIL : found;
+        else if ((n = sscanf(line, "LOSE %127s %lld %lld", second, &begin, &end)) > 0)
+            found = strstr(path, second) != NULL && (n < 3 || (begin <= from && to <= end))
+                        ? FAIL : found;
         else if (sscanf(line, "%127s %lld %lld", first, &begin, &end) == 3 &&
                  strcmp(first, name) == 0 && from < end && begin < to)
             found = FAIL;

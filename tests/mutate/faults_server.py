@@ -2,6 +2,14 @@
 from fault import Fault
 
 FAULTS = [
+    Fault('offsets count bytes', 'src/server/api_prompts.c',
+          'n += ((unsigned char)text[i] & 0xc0) != 0x80;', 'n += text[i] != 0;', ['api.Echo']),
+    Fault('offsets forget the prompt', 'src/server/api.c',
+          'c->offsets.chars = spec->wants_prompt_logprobs ? 0 : prompt->n_chars;',
+          'c->offsets.chars = 0;', ['api.Echo']),
+    Fault('a bar of a formula splits a cell', 'src/server/web/markdown.js',
+          '    const cells = splitRow(row, spans);', '    const cells = splitRow(row, []);',
+          ['web.markdown']),
     # ---- the page: tests of the second tier, in a browser
     Fault('code in a text may be a formula', 'src/server/web/spans.js',
           'return this.add(at, end + found, "code", text.slice(from, end));',

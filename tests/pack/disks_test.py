@@ -314,6 +314,80 @@ class Mirror(Disks):
                 self.assert_fails(done, "is damaged", "checksum")
 
 
+    def test_other_files_are_verified(self):
+        """Every folder has to work alone: dense.bin and the tokenizer of each are looked at."""
+        n = json.loads(flashmoe("verify", self.models[0], "--json").stdout)["n_tensors"]
+        for name, at in (("dense.bin", 5000), ("tokenizer.json", 50)):
+            path = self.models[1] / name
+            right = path.read_bytes()
+            path.write_bytes(right[:at] + bytes([right[at] ^ 1]) + right[at + 1:])
+            for model in self.models[:2]:
+                done = flashmoe("verify", model)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(str(path), done.stdout)
+                self.assertEqual(done.stdout.count("BAD"), 1)
+                self.assertIn(f" {n} dense tensors", done.stdout)
+            path.write_bytes(right)
+        (self.models[1] / "dense.bin").unlink()
+        done = flashmoe("verify", self.models[0])
+        self.assertEqual(done.stdout.count("cannot be read"), n)
+        shutil.rmtree(self.models[1])
+        done = flashmoe("verify", self.models[0])
+        self.assertEqual((done.returncode, done.stdout.count("BAD")), (1, 1))
+        self.assertIn(f"the mirror cannot be used: '{self.models[1]}'", done.stdout)
+
+
+class MirrorTables(Disks):
+    """Tables of n-grams, which stay on the disk, in two folders."""
+
+    def setUp(self):
+        super().setUp()
+        self.golden = TESTS / "golden" / "qwen4_exp_text"
+        self.copy_whole()
+        self.pack_to(2, "--mirror")
+
+    def test_both_are_read(self):
+        self.assert_same_answer(self.models[0])
+        ranges = self.folder / "ranges"
+        ranges.write_text(f"LOSE {self.models[1]}/dense\n")
+        done = run(self.models[0], range=ranges)
+        self.assertIn(f"the n-gram tables in '{self.models[1]}' cannot be read any more: "
+                      "Input/output error", done.stderr)  # so they are read there, too
+
+    def lose_tables(self, ranges, folders):
+        """Only the tables: the rest of dense.bin is read when the model opens."""
+        model = json.loads((self.models[0] / "model.json").read_text())
+        tensors = model["dense"]["tensors"]
+        ends = [each["offset"] for each in tensors[1:]] + [model["dense"]["bytes"]]
+        tables = [(each["offset"], end) for each, end in zip(tensors, ends)
+                  if ".ngram_embedding." in each["name"]]
+        self.assertGreater(len(tables), 0)
+        ranges.write_text("".join(f"LOSE {self.models[i]}/dense {begin} {end}\n"
+                                  for i in folders for begin, end in tables))
+
+    def test_a_disk_fails_while_running(self):
+        right = self.answer(self.whole)
+        ranges = self.folder / "ranges"
+        for i in (0, 1):
+            self.lose_tables(ranges, [i])
+            done = run(self.models[0], range=ranges)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(done.stdout)["logits_hash"], right["logits_hash"])
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertIn(f"Going on with the mirror '{self.models[1 - i]}'", done.stderr)
+        self.lose_tables(ranges, [0, 1])
+        self.assert_fails(run(self.models[0], range=ranges), "of the n-gram table",
+                          "Input/output error")
+
+    def test_a_copy_of_another_size(self):
+        right = self.answer(self.whole)
+        with open(self.models[1] / "dense.bin", "ab") as file:
+            file.write(b"x")
+        done = run(self.models[0])
+        self.assertEqual(json.loads(done.stdout)["logits_hash"], right["logits_hash"])
+        self.assertIn("are not used", done.stderr)
+
+
 class Speeds(Disks):
     """Measuring disks takes a while."""
 

@@ -63,6 +63,33 @@ class Deb(unittest.TestCase):
         self.script("postinst", "configure", "")
         self.assertFalse(os.path.lexists(self.enabled))
 
+    @unittest.skipUnless(shutil.which("dpkg-deb") and shutil.which("cmake"), "no dpkg-deb or cmake")
+    def test_the_library_has_no_scripts(self):
+        """CPack's calls of ldconfig go, the trigger stays, and a script with more is not lost."""
+        tree = self.root / "tree"
+        for more, status in (("", 0), ("echo more\n", 1)):
+            shutil.rmtree(tree, ignore_errors=True)
+            self.write("tree/DEBIAN/control", "Package: libflashmoe1\nVersion: 1\n"
+                                              "Architecture: all\n"
+                                              "Maintainer: A <a@example.org>\nDescription: b\n")
+            self.write("tree/DEBIAN/triggers", "activate-noawait ldconfig\n")
+            for name, when in (("postinst", "configure"), ("postrm", "remove")):
+                path = self.write(f"tree/DEBIAN/{name}", "#!/bin/sh\n\nset -e\n\nif [ \"$1\" = \""
+                                  f"{when}\" ]; then\n\tldconfig\nfi\n{more}")
+                path.chmod(0o755)
+            package = self.root / "libflashmoe1_1_all.deb"
+            subprocess.run(["dpkg-deb", "-b", str(tree), str(package)], check=True,
+                           capture_output=True)
+            done = subprocess.run(["cmake", f"-DCPACK_PACKAGE_FILES={package}", "-P",
+                                   str(ROOT / "packaging/deb/no_ldconfig.cmake")],
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertEqual("echo more" in done.stderr, status == 1)
+            shown = subprocess.run(["dpkg-deb", "-I", str(package)], check=True,
+                                   capture_output=True, text=True).stdout
+            self.assertIn(" triggers", shown)
+            self.assertEqual("postinst" in shown or "postrm" in shown, status == 1)
+
     def purge(self):
         """Purges, and returns what is left below var, links included."""
         self.script("postrm", "purge")

@@ -51,6 +51,18 @@ scripted("markdown becomes what it says", async (w) => {
     assert.match(table, /<th scope="col">a<\/th><th class="right" scope="col">b<\/th>/);
     assert.match(table, /<td>1<\/td><td class="right">2 \| 3<\/td>/);
     assert.match(table, /<td>4<\/td><td class="right"><\/td>/);
+    const texts = (html) => [...html.matchAll(/<t[hd][^>]*>(.*?)<\/t[hd]>/g)].map(
+        ([, cell]) => cell.replace(/<annotation.*?<\/annotation>/g, "").replace(/<[^>]*>/g, ""));
+    for (const [rows, expected] of [
+        ["|$|x|$|$P(a|b)$|\n|-|-|\n|$|v|$ and $y$|\\(a|b\\)|",
+         ["|x|", "P(a|b)", "|v| and y", "a|b"]],
+        ["|cost|$5|$6|\n|-|-|-|\n|a|$7|$8|\n|$|$|$|",
+         ["cost", "$5", "$6", "a", "$7", "$8", "$", "$", "$"]],
+        ["|`a\\|b`|c|\n|-|-|\n|$x$|$y$|", ["a|b", "c", "x", "y"]],
+    ]) {
+        const found = texts(await w.page.evaluate(render, [rows, []]));
+        assert.deepEqual(found.map((cell) => cell.replace(/[\u2061\u2062]/g, "")), expected, rows);
+    }
     const code = await w.page.evaluate(render, ["~~~c x\n  a\n```\n~~~\nafter", []]);
     assert.match(code.replace(/<\/?span[^>]*>/g, ""), /<code> {2}a\n```<\/code>/);
     assert.match(code, /<p>after<\/p>$/);

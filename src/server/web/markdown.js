@@ -33,13 +33,37 @@ function startsBlock(line) {
          (item[2].length === 1 || item[2] === "1."));
 }
 
-// Splits a row at unescaped bars.
-function cellsOf(line) {
-    const cells = line.trim().replace(/^\|/, "").split(/(?<!\\)\|/);
+// Splits a row at unescaped bars outside these spans.
+function splitRow(row, spans) {
+    const cells = [];
+    let from = 0, next = 0;
+    for (const {index} of row.matchAll(/(?<!\\)\|/g)) {
+        while (spans[next]?.to <= index) {
+            next++;
+        }
+        if (!(spans[next]?.from <= index)) {
+            cells.push(row.slice(from, index));
+            from = index + 1;
+        }
+    }
+    cells.push(row.slice(from));
     if (cells.length > 1 && isBlank(cells.at(-1))) {
         cells.pop();
     }
     return cells.map((cell) => cell.trim().replaceAll("\\|", "|"));
+}
+
+// Returns the cells of a row. A bar within a formula splits nothing, unless the dollars are none of
+// a formula: if only a split at every bar gives `wanted` cells.
+function cellsOf(line, wanted = 0) {
+    const row = line.trim().replace(/^\|/, "");
+    const spans = spansOf(row, false).filter((span) => span.kind === "math");
+    const cells = splitRow(row, spans);
+    if (cells.length === wanted || spans.length === 0) {
+        return cells;
+    }
+    const all = splitRow(row, []);
+    return all.length === wanted ? all : cells;
 }
 
 function readFence(lines, i) {
@@ -135,8 +159,8 @@ function readTable(lines, i) {
     if (!lines[i].includes("|") || lines[i + 1] === undefined || !COLUMNS.test(lines[i + 1])) {
         return null;
     }
-    const head = cellsOf(lines[i]);
     const columns = cellsOf(lines[i + 1]);
+    const head = cellsOf(lines[i], columns.length);
     if (head.length !== columns.length) {
         return null;
     }
@@ -145,7 +169,7 @@ function readTable(lines, i) {
     let end = i + 2;
     const rows = [];
     while (end < lines.length && !isBlank(lines[end]) && lines[end].includes("|")) {
-        rows.push(cellsOf(lines[end++]));
+        rows.push(cellsOf(lines[end++], columns.length));
     }
     return {type: "table", head, sides, rows, end};
 }
