@@ -170,7 +170,7 @@ class Usage(Case):
 
     def test_values(self):
         for option, value in (("temp", "x"), ("temp", "11"), ("top-p", "1.5"), ("min-p", "-1"),
-                              ("n-tokens", "-1"), ("threads", "0"), ("context", "0"),
+                              ("n-tokens", "-3"), ("threads", "0"), ("context", "-1"),
                               ("seed", "1.5"), ("top-k", "many"), ("typical-p", "2"),
                               ("repeat-penalty", "-1"), ("logprobs", "21")):
             self.assert_fails(flashmoe("run", MODEL, "-p", "hi", f"--{option}", value), 2,

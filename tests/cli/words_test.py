@@ -371,7 +371,10 @@ class Default(Case):
         for command in sorted(takes):
             with self.subTest(command=command):
                 first = (self.folder / "hosts",) if command == "cluster plan" else ()
-                more = (self.folder / "text",) if command.split()[0] in ("eval", "template") else ()
+                needs_file = command.split()[0] in ("eval", "template")
+                # Alone behind run, it could be a question.
+                more = ((self.folder / "text",) if needs_file else
+                        ("-p", "Hi") if command == "run" else ())
                 self.refused(*command.split(), *first, "org/none", *more, status=1,
                              words=("flashmoe pull org/none",), **env)
 
