@@ -128,7 +128,8 @@ int expert_cache_verify(struct expert_cache *cache, uint32_t *index, struct fm_e
 /* ---- whole layers ---------------------------------------------------------------------------- */
 
 /* Returns whether all experts of a layer are resident and verified. *generation is above 0 then,
- * and changes whenever one of the layer's experts gets a slot. Does not wait. No plan is open. */
+ * and changes whenever the bytes of one of them are elsewhere. It says nothing when this returns
+ * false. Does not wait. No plan is open. */
 bool expert_cache_has_all(struct expert_cache *cache, uint32_t layer, uint64_t *generation);
 /* The same if they may be in either of two tiers, the second on locked pages, and operations can
  * read those. expert_cache_look first: what has arrived meanwhile is read in the first tier. */

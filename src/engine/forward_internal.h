@@ -49,6 +49,7 @@ struct forward_routed {
     bool is_on;      /* the pass at hand allows it */
     uint32_t n_rows; /* of the pass when it began */
     bool is_reaching; /* the pass at hand also reads experts in the host's memory */
+    bool has_reached; /* and has done so */
     uint64_t *bases; /* [n_expert_layers, n_experts], in the backend's memory; NULL: never */
     uint64_t *table; /* the same for the host */
     uint64_t *generations; /* [n_expert_layers]: what bases was made from; 0: nothing yet */

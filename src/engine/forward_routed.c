@@ -60,16 +60,20 @@ static bool finds_all(struct forward *f, uint32_t expert_layer, uint64_t *genera
                                  : expert_cache_has_all(f->cache, expert_layer, generation);
 }
 
-/* Writes down where the experts of the layers [first, end) are. */
-static void update_bases(struct forward *f, uint32_t first, uint32_t end)
+/* Writes down where the experts of the layers [first, end) are. Returns whether all of them are
+ * found. */
+static bool update_bases(struct forward *f, uint32_t first, uint32_t end)
 {
     struct forward_routed *r = &f->routed;
     const struct memory *m = f->be->memory;
     const size_t n = f->model->shape.n_experts;
     uint32_t first_new = end, end_new = first;
+    bool has_all = true;
     for (uint32_t l = first; l < end; l++) {
         uint64_t generation;
-        if (!finds_all(f, l, &generation) || r->generations[l] == generation)
+        const bool is_whole = finds_all(f, l, &generation);
+        has_all &= is_whole;
+        if (!is_whole || r->generations[l] == generation)
             continue;
         expert_cache_bases(f->cache, l, r->table + l * n);
         r->generations[l] = generation;
@@ -79,6 +83,7 @@ static void update_bases(struct forward *f, uint32_t first, uint32_t end)
     if (first_new < end_new)
         m->link->upload(m, bases_of(f, first_new), r->table + first_new * n,
                         (end_new - first_new) * bases_bytes(f));
+    return has_all;
 }
 
 /* Returns where the ids of a layer begin, in words. */
@@ -92,7 +97,8 @@ static void give_ids(struct forward *f)
 {
     struct forward_routed *r = &f->routed;
     const struct memory *m = f->be->memory;
-    const uint32_t k = f->model->shape.n_experts_per_token, n_layers = f->model->n_expert_layers;
+    const uint32_t k = f->model->shape.n_experts_per_token;
+    const uint32_t n_layers = model_n_own_expert_layers(f->model);
     for (uint32_t l = 0; l < n_layers; l++)
         for (uint32_t row = 0; row < f->pass->n_rows; row++)
             f->options.replace_ids(f->options.replace_ctx, f->pass->positions[row],
@@ -124,10 +130,11 @@ void forward_begin_routed(struct forward *f)
         r->is_on &= !pass_segment(pass, s)->wants_routes;
     r->is_reaching = r->is_on && r->reach.is_possible &&
                      reach_begin(&r->reach, r->n_rows, n_misses(f));
+    r->has_reached = false;
     if (!r->is_on)
         return;
     expert_cache_look(f->cache);
-    update_bases(f, 0, f->model->n_expert_layers);
+    (void)update_bases(f, 0, f->model->n_expert_layers);
     forward_follow_routed(f);
 }
 
@@ -140,7 +147,8 @@ void forward_follow_routed(struct forward *f)
 void forward_end_routed(struct forward *f)
 {
     struct forward_routed *r = &f->routed;
-    if (r->is_on && r->reach.is_possible)
+    const bool is_whole = f->pass->n_rows == r->n_rows; /* no row was given up */
+    if (r->is_on && r->reach.is_possible && is_whole && r->has_reached == r->is_reaching)
         reach_end(&r->reach, r->n_rows, r->is_reaching, n_misses(f));
 }
 
@@ -167,8 +175,9 @@ bool forward_run_routed(struct forward *f, uint32_t layer)
     uint64_t generation;
     if (!r->is_on || !finds_all(f, expert_layer, &generation) || must_look_ahead(f, layer))
         return false;
-    far_settle(f);
-    update_bases(f, expert_layer, expert_layer + 1);
+    far_settle(f); /* which may move experts of this layer, too */
+    if (!update_bases(f, expert_layer, expert_layer + 1))
+        return false;
     uint32_t *ids = step->ids;
     step->ids = r->ids + ids_at(f, expert_layer);
     f->arch->route(step, layer);
@@ -178,6 +187,7 @@ bool forward_run_routed(struct forward *f, uint32_t layer)
                                                        .bases = bases_of(f, expert_layer)});
     step->ids = ids;
     expert_cache_use_all(f->cache);
+    r->has_reached |= r->is_reaching;
     r->is_pending[expert_layer] = true;
     r->n_pending++;
     r->is_seen = false;

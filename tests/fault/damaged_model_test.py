@@ -777,8 +777,8 @@ class Arguments(Case):
                     args=("--raw", "-p", "word " * 20))
 
     def test_usage(self):
-        for args in (("--threads", "0"), ("--threads", "1000"), ("--context", "0"),
-                     ("--prefill-chunk", "x"), ("-n", "-1"), ("--temp", "nan"), ("--top-p", "2")):
+        for args in (("--threads", "0"), ("--threads", "1000"), ("--context", "-1"),
+                     ("--prefill-chunk", "x"), ("-n", "-3"), ("--temp", "nan"), ("--top-p", "2")):
             self.refuse(lambda c: 0, args[0].lstrip("-")[:3], args=args, status=2)
 
 
