@@ -72,7 +72,9 @@ def is_near(kept, found):
     a, b = kept.split(", "), found.split(", ")
     if not models_table.is_near(a[-1], b[-1]):
         return False
-    return len(a) == len(b) == 1 or a[0] == b[0] or any(abs(float(b[-1]) - limit) <= TOLERANCE * limit
+    if len(a) == len(b) == 1:
+        return True
+    return a[0] == b[0] or any(abs(float(b[-1]) - limit) <= TOLERANCE * limit
                                for limit in (FAST, USABLE) if b[-1] != "no")
 
 
