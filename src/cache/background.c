@@ -111,6 +111,8 @@ void background_end_guesses(struct expert_cache *cache)
     pthread_mutex_lock(&cache->lock);
     b->guesses.n = b->guesses.next = 0;
     pthread_mutex_unlock(&cache->lock);
+    if (b->keeps_sweep)
+        return;
     while (b->is_sweep && cancel_last(cache, &b->bulk))
         ;
     b->is_sweep = false;
@@ -275,6 +277,11 @@ static bool begin_sweep(struct expert_cache *cache)
     pthread_mutex_unlock(&cache->lock);
     b->is_sweep |= is_idle;
     return is_idle;
+}
+
+void expert_cache_keep_sweep(struct expert_cache *cache, bool keeps)
+{
+    cache->background.keeps_sweep = keeps;
 }
 
 /* Makes sure that there is an empty slot. Evicts only experts of other layers. */

@@ -176,6 +176,9 @@ void expert_cache_warm(struct expert_cache *cache);
  * them. Reads in disk order into a share of the slots, evicting the coldest experts of other
  * layers, until the layer's plan begins. No plan is open. */
 void expert_cache_sweep(struct expert_cache *cache, uint32_t layer);
+/* Tells that the plans from now on are of others than the prompt, which comes back to its layer:
+ * they leave the sweep's reads in the queue. Or that they are the prompt's again. */
+void expert_cache_keep_sweep(struct expert_cache *cache, bool keeps);
 /* Starts no further guess, sweep or warm-up read. Called before the store is closed, which waits
  * for the reads that have begun. */
 void expert_cache_stop_warming(struct expert_cache *cache);

@@ -105,6 +105,7 @@ struct background {
      * order. */
     struct read_queue guesses, bulk;
     bool is_sweep; /* the bulk queue is a sweep: its plan cancels what it does not want */
+    bool keeps_sweep; /* the next plans are not its plan */
     bool is_stopped;
 };
 

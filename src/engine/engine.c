@@ -433,19 +433,19 @@ int engine_new_sequence(const struct engine *e, struct sequence **out, struct fm
 }
 
 static int does_not_fit(const struct engine *e, const struct sequence *s, uint32_t n_positions,
-                        struct fm_error *err)
+                        const uint64_t *has, const uint64_t *wants, struct fm_error *err)
 {
     char t[3][BYTES_TEXT];
-    uint64_t wants = 0, has = 0;
+    uint64_t all = 0, more = 0;
     for (uint32_t i = 0; i < e->n_stages; i++) {
-        wants += sequence_kv_bytes(&s->parts[i].blocks, n_positions);
-        has += s->parts[i].kv.used_bytes;
+        all += sequence_kv_bytes(&s->parts[i].blocks, n_positions);
+        more += wants[i] > has[i] ? wants[i] - has[i] : 0;
     }
     return err_set(err, FM_ERR_BUDGET,
                    "keys and values of %u positions take %s, which is %s more than the session has "
                    "and than a budget of %s can give, with the fewest experts in memory; raise the "
                    "memory budget (--memory%s), free memory or use fewer positions (--context)",
-                   n_positions, bytes_text(wants, t[0]), bytes_text(wants - has, t[1]),
+                   n_positions, bytes_text(all, t[0]), bytes_text(more, t[1]),
                    bytes_text(elastic_kv_max(e), t[2]),
                    e->stages[0].has_gpu ? ", or --gpu-memory with a GPU" : "");
 }
@@ -459,16 +459,37 @@ static bool count_kv(struct engine *e, uint32_t stage, uint64_t has, uint64_t wa
     return elastic_change_kv(e, s, b->kv - has + wants);
 }
 
+/* Shrinks the caches of the stages that want more than they have. Returns how many stages were
+ * looked at: all of them, or those before the first one that has no room. */
+static uint32_t make_room(struct engine *e, const uint64_t *has, const uint64_t *wants)
+{
+    uint32_t n = 0;
+    while (n < e->n_stages && (wants[n] <= has[n] || count_kv(e, n, has[n], wants[n])))
+        n++;
+    return n;
+}
+
+/* Has the budget of a stage count what `is` there, of the most that was counted. */
+static void count_less(struct engine *e, uint32_t stage, uint64_t has, uint64_t wants, uint64_t is)
+{
+    const uint64_t counted = wants > has ? wants : has;
+    if (is < counted)
+        (void)count_kv(e, stage, counted, is); /* fewer bytes always fit */
+}
+
 /* Finds the bytes that a part of the sequence has, and those for n_positions. Blocks that other
- * sequences use, too, are theirs. */
+ * sequences use, too, are theirs. For no more positions than the sequence has, it has enough: one
+ * block counts even if all are shared. */
 static void find_bytes(const struct sequence *s, const struct sequence_part *part,
                        uint32_t n_positions, uint64_t *has, uint64_t *wants)
 {
     const uint32_t n = sequence_keeps_shared(s, part, n_positions);
     const uint64_t kept = n * part->blocks.bytes;
     const uint64_t all = sequence_kv_bytes(&part->blocks, n_positions);
-    *has = sequence_own_bytes(part) + sequence_unshared_bytes(part, n);
-    *wants = all > kept ? all - kept : 0;
+    const uint64_t least = sequence_kv_bytes(&part->blocks, 0);
+    *has = sequence_own_bytes(part, part->n_shared) + sequence_unshared_bytes(part, n);
+    *wants = all > kept + least ? all - kept : least;
+    assert(n_positions > s->position || *wants <= *has);
 }
 
 /* Shrinks the caches before the memory is taken, and grows them after it is given back. */
@@ -476,23 +497,18 @@ static int reach_here(struct engine *e, struct sequence *s, uint32_t n_positions
                       struct fm_error *err)
 {
     uint64_t has[SEQUENCE_PARTS], wants[SEQUENCE_PARTS];
-    uint32_t n = 0; /* stages that have made room */
     for (uint32_t i = 0; i < e->n_stages; i++)
         find_bytes(s, &s->parts[i], n_positions, &has[i], &wants[i]);
-    int rc = 0;
-    for (; rc == 0 && n < e->n_stages; n += rc == 0)
-        if (wants[n] > has[n] && !count_kv(e, n, has[n], wants[n]))
-            rc = does_not_fit(e, s, n_positions, err);
+    const uint32_t n = make_room(e, has, wants);
+    int rc = n < e->n_stages ? does_not_fit(e, s, n_positions, has, wants, err) : 0;
     if (rc == 0) {
         sequence_unshare(s, n_positions);
         rc = sequence_reach(s, n_positions, err);
     }
     for (uint32_t i = 0; i < n; i++) {
-        const uint64_t counted = wants[i] > has[i] ? wants[i] : has[i];
-        uint64_t is;
-        find_bytes(s, &s->parts[i], n_positions, &is, &wants[i]);
-        if (is < counted)
-            (void)count_kv(e, i, counted, is); /* fewer always fit */
+        uint64_t is, unused;
+        find_bytes(s, &s->parts[i], n_positions, &is, &unused);
+        count_less(e, i, has[i], wants[i], is);
     }
     return rc;
 }
@@ -502,16 +518,36 @@ bool engine_can_share(const struct engine *e, const struct sequence *s)
     return !e->model->has_mtp && sequence_can_share(s);
 }
 
+/* Returns the bytes of a part of both sequences, those that `from` shares from block `first` on
+ * included, if the two share so many blocks. */
+static uint64_t shared_bytes(const struct sequence_part *to, uint32_t n_to,
+                             const struct sequence_part *from, uint32_t n_from, uint32_t first)
+{
+    return sequence_own_bytes(to, n_to) + sequence_own_bytes(from, n_from) +
+           (n_from - first) * from->blocks.bytes;
+}
+
 int engine_share(struct engine *e, struct sequence *to, struct sequence *from, uint32_t n_positions,
                  struct fm_error *err)
 {
+    uint64_t has[SEQUENCE_PARTS], wants[SEQUENCE_PARTS];
+    uint32_t first[SEQUENCE_PARTS];
     assert(engine_can_share(e, to));
-    uint64_t had[SEQUENCE_PARTS];
-    for (uint32_t i = 0; i < to->n_parts; i++)
-        had[i] = sequence_own_bytes(&to->parts[i]);
-    const int rc = sequence_share(to, from, n_positions, err);
-    for (uint32_t i = 0; i < to->n_parts; i++) /* places of shared blocks hold nothing */
-        (void)count_kv(e, i, had[i], sequence_own_bytes(&to->parts[i]));
+    for (uint32_t i = 0; i < e->n_stages; i++) {
+        const struct sequence_part *dst = &to->parts[i], *src = &from->parts[i];
+        const uint32_t n = n_positions / src->blocks.n_positions;
+        first[i] = src->n_shared;
+        has[i] = shared_bytes(dst, dst->n_shared, src, first[i], first[i]);
+        wants[i] = shared_bytes(dst, n, src, n > first[i] ? n : first[i], first[i]);
+    }
+    const uint32_t n_ready = make_room(e, has, wants);
+    const int rc = n_ready < e->n_stages ? does_not_fit(e, to, n_positions, has, wants, err)
+                                         : sequence_share(to, from, n_positions, err);
+    for (uint32_t i = 0; i < n_ready; i++) {
+        const struct sequence_part *dst = &to->parts[i], *src = &from->parts[i];
+        count_less(e, i, has[i], wants[i],
+                   shared_bytes(dst, dst->n_shared, src, src->n_shared, first[i]));
+    }
     return rc;
 }
 

@@ -653,7 +653,11 @@ static void let_others_pass(struct forward *f)
     forward_verify_experts(f); /* the other pass plans its own */
     f->n_held = pass->n_rows;
     f->step.x += (size_t)pass->n_rows * f->model->shape.row_floats;
+    if (f->cache != NULL)
+        expert_cache_keep_sweep(f->cache, true);
     hooks->pause(hooks->ctx);
+    if (f->cache != NULL)
+        expert_cache_keep_sweep(f->cache, false);
     f->n_held = 0;
     f->pass = pass;
     f->step = step;

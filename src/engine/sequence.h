@@ -151,7 +151,7 @@ bool sequence_holds(const struct sequence *sequence, uint32_t n_positions);
 bool sequence_can_share(const struct sequence *sequence);
 /* Lets `to` use the full blocks that `from` has of the first n_positions, and makes their end its
  * position. `to` is empty; sequence_copy follows, and memory for the rest before it. FM_ERR_NOMEM:
- * `to` is empty still. */
+ * `to` is empty still. FM_ERR_ARG: `to` shares blocks already, and nothing has changed. */
 int sequence_share(struct sequence *to, struct sequence *from, uint32_t n_positions,
                    struct fm_error *err);
 /* Returns how many blocks of a part may stay shared if the sequence is to have n_positions: behind
@@ -161,9 +161,10 @@ uint32_t sequence_keeps_shared(const struct sequence *sequence, const struct seq
 /* Ends the sharing of all but the first blocks that sequence_keeps_shared tells. One that has
  * positions of the sequence is copied. */
 void sequence_unshare(struct sequence *sequence, uint32_t n_positions);
-/* Return the bytes of a part that only this sequence uses, and those of its blocks from the first
- * one on that no other sequence shares with it. */
-uint64_t sequence_own_bytes(const struct sequence_part *part);
+/* Returns the bytes of a part that only this sequence uses, if it shares n_shared blocks. They are
+ * at least one block, which an empty sequence has: so it can always give up what it shares. */
+uint64_t sequence_own_bytes(const struct sequence_part *part, uint32_t n_shared);
+/* Returns the bytes of a part's blocks from the first one on that no other sequence shares. */
 uint64_t sequence_unshared_bytes(const struct sequence_part *part, uint32_t first);
 /* Gives up what the sequence shares, for sequence_free. */
 void sequence_drop_shared(struct sequence *sequence);

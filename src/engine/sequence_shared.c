@@ -1,6 +1,7 @@
 /* Blocks of KV that several sequences use. */
 #include <assert.h>
 
+#include "base/err.h"
 #include "base/mem.h"
 #include "engine/sequence.h"
 
@@ -65,6 +66,13 @@ static int move_out(struct sequence_part *part, struct fm_error *err)
     return 0;
 }
 
+/* Gives back the places of the first n blocks, which earlier tokens may have filled. */
+static void empty_places(const struct sequence_part *part, uint32_t n)
+{
+    const uint64_t bytes = n * part->blocks.bytes, used = part->kv.used_bytes;
+    part->memory->ops->give_back(part->memory, part->kv.at, bytes < used ? bytes : used);
+}
+
 /* Gives up the last block that a part shares. If others use it, too, they keep it. */
 static void drop_last(struct sequence_part *part)
 {
@@ -83,15 +91,21 @@ int sequence_share(struct sequence *to, struct sequence *from, uint32_t n_positi
     uint32_t end = 0;
     int rc = 0;
     assert(to->position == 0 && to->n_parts == from->n_parts && sequence_can_share(to));
+    for (uint32_t i = 0; i < to->n_parts; i++)
+        if (to->parts[i].n_shared != 0) /* of another conversation */
+            return err_set(err, FM_ERR_ARG, "a session that is to share a prefix still shares %u "
+                           "block(s) of another one", to->parts[i].n_shared);
     for (uint32_t i = 0; rc == 0 && i < to->n_parts; i++) {
         struct sequence_part *dst = &to->parts[i], *src = &from->parts[i];
         const uint32_t n = n_positions / src->blocks.n_positions;
-        assert(dst->n_shared == 0 && sequence_holds(from, n * src->blocks.n_positions));
+        assert(sequence_holds(from, n * src->blocks.n_positions));
         rc = make_lists(dst, err);
         if (rc == 0)
             rc = make_lists(src, err);
         while (rc == 0 && src->n_shared < n)
             rc = move_out(src, err);
+        if (rc == 0)
+            empty_places(dst, n);
         for (uint32_t b = 0; rc == 0 && b < n; b++)
             take_block(dst, src->shared[b]);
         end = n * src->blocks.n_positions;
@@ -127,10 +141,11 @@ void sequence_unshare(struct sequence *s, uint32_t n_positions)
     }
 }
 
-uint64_t sequence_own_bytes(const struct sequence_part *part)
+uint64_t sequence_own_bytes(const struct sequence_part *part, uint32_t n_shared)
 {
-    const uint64_t shared = part->n_shared * part->blocks.bytes;
-    return part->kv.used_bytes > shared ? part->kv.used_bytes - shared : 0;
+    const uint64_t shared = n_shared * part->blocks.bytes, used = part->kv.used_bytes;
+    const uint64_t least = sequence_kv_bytes(&part->blocks, 0);
+    return used > shared + least ? used - shared : least;
 }
 
 uint64_t sequence_unshared_bytes(const struct sequence_part *part, uint32_t first)

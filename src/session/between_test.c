@@ -275,6 +275,36 @@ static void test_cancelled_between(void **state)
     close_fixture(&f);
 }
 
+/* Two are under way, and the one that began first was left for longer than it took after the other
+ * one's end. */
+static void test_times_of_two(void **state)
+{
+    (void)state;
+    struct fixture f;
+    int32_t ids[2][PIECE];
+    struct fm_evaluation *both[2];
+    struct fm_error err = {0};
+    struct fm_stats stats = {.size = sizeof stats};
+    open_fixture(&f, 0);
+    struct fm_batch_item items[2] = {{.session = f.first, .ids = ids[0], .n_ids = PIECE},
+                                     {.session = f.others[0], .ids = ids[1], .n_ids = 2}};
+    for (unsigned s = 0; s < 2; s++)
+        for (size_t i = 0; i < PIECE; i++)
+            ids[s][i] = token(s, i);
+    f.n_at[0] = N_TOKENS; /* only the other ones run between */
+    must(fm_eval_begin(f.model, &items[0], 1, &both[0], &err), &err);
+    assert_true(f.n_turns > 0);
+    session_set_between(f.model, NULL);
+    must(fm_eval_begin(f.model, &items[1], 1, &both[1], &err), &err);
+    must(fm_eval_end(both[1], &err), &err);
+    fm_model_stats(f.model, &stats);
+    const double before_ns = (double)stats.prefill_ns;
+    must(fm_eval_end(both[0], &err), &err);
+    fm_model_stats(f.model, &stats);
+    assert_true((double)stats.prefill_ns >= before_ns && (double)stats.prefill_ns < 1e15);
+    close_fixture(&f);
+}
+
 /* Time is counted once. */
 static void test_times(void **state)
 {
@@ -310,6 +340,7 @@ int main(void)
         cmocka_unit_test(test_few_experts_in_memory),
         cmocka_unit_test(test_cancelled_between),
         cmocka_unit_test(test_times),
+        cmocka_unit_test(test_times_of_two),
     };
     return cmocka_run_group_tests(tests, make_model, remove_model);
 }

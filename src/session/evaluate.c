@@ -545,8 +545,9 @@ static void count_tokens(const struct fm_evaluation *e)
     struct fm_model *m = e->m;
     const uint64_t now_ns = plat_now_ns();
     const bool is_first = e->is_between || e->begin_ns > m->counted_ns;
-    const uint64_t elapsed_ns =
-        now_ns - (is_first ? e->begin_ns : m->counted_ns) - e->paused_ns;
+    const uint64_t since_ns = now_ns - (is_first ? e->begin_ns : m->counted_ns);
+    /* pauses before counted_ns are in no time that is left */
+    const uint64_t elapsed_ns = since_ns > e->paused_ns ? since_ns - e->paused_ns : 0;
     uint64_t n = 0;
     if (!e->is_between)
         m->counted_ns = now_ns;

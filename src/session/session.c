@@ -113,7 +113,7 @@ int session_reach(struct fm_session *s, uint32_t n_positions, struct fm_error *e
 void session_give_back(struct fm_session *s)
 {
     const int rc = session_reach(s, s->sequence->position, NULL);
-    assert(rc == 0); /* fewer positions always fit */
+    assert(rc == 0); /* no more positions than it has: sequence_own_bytes leaves room for them */
     (void)rc;
 }
 

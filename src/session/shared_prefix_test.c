@@ -8,7 +8,9 @@
 
 #include <cmocka.h>
 
+#include "base/bytes_text.h"
 #include "flashmoe_lab.h"
+#include "session/session_internal.h"
 #include "session/session_pool.h"
 
 #define VOCABULARY 512
@@ -17,6 +19,7 @@
 #define PREFIX 900 /* three blocks and a part of the fourth */
 #define ALL 1000
 #define BACK 600 /* in the third block */
+#define WHOLE (3 * BLOCK)
 
 static char folder[64];
 
@@ -207,7 +210,7 @@ static void test_going_back(void **state)
         const uint64_t before = kv_bytes(&f);
         make_prompt(other, BACK, 9);
         assert_int_equal(fm_session_rewind(s[who], other, ALL), BACK);
-        assert_true(kv_bytes(&f) < before);
+        assert_int_equal(kv_bytes(&f), before); /* its own block counts even while it is empty */
         check(&f, s[who], other, ALL);
         for (unsigned u = 0; u < 3; u++)
             if (u != who)
@@ -297,6 +300,182 @@ static void test_recurrent(void **state)
     close_fixture(&f, empty);
 }
 
+static uint64_t block_bytes(const struct fm_session *s)
+{
+    return s->sequence->parts[0].blocks.bytes;
+}
+
+/* Sets the memory budget to what is needed now, with the fewest experts. */
+static void fill_budget(const struct fixture *f)
+{
+    struct fm_stats stats = {.size = sizeof stats};
+    struct fm_error err = {0};
+    fm_model_stats(f->model, &stats);
+    must(fm_model_set_memory(f->model, stats.memory_min_bytes, &err), &err);
+}
+
+/* Evaluates tokens of a new conversation and expects that the budget has no room for them. */
+static void expect_full(struct fm_session *s, const int32_t *ids, size_t n, struct fm_error *err)
+{
+    const unsigned at = fm_session_position(s);
+    assert_int_equal(fm_session_eval(s, ids + at, n - at, err), FM_ERR_BUDGET);
+    assert_int_equal(fm_session_position(s), at);
+}
+
+/* A session with no block of its own can be emptied in a full budget, and has no block of the old
+ * conversation in a new one. */
+static void test_reset_when_full(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct fm_error err = {0};
+    int32_t ids[N_SESSIONS][ALL + BLOCK];
+    struct fm_session *s[N_SESSIONS];
+    open_fixture(&f, "attention.fmoe");
+    const uint64_t empty = kv_bytes(&f);
+    make_prompt(ids[0], WHOLE, 0);
+    make_prompt(ids[1], WHOLE, 1);
+    make_prompt(ids[2], 0, 2);
+    make_prompt(ids[3], 0, 3);
+    s[0] = take(&f, ids[0], 0);
+    eval_to(s[0], ids[0], ALL);
+    s[2] = take(&f, ids[2], 0);
+    eval_to(s[2], ids[2], ALL);
+    s[3] = take(&f, ids[3], 0);
+    s[1] = take(&f, ids[1], WHOLE); /* and it shares all that it has */
+    const uint64_t full = kv_bytes(&f);
+    fill_budget(&f);
+    expect_full(s[2], ids[2], ALL + BLOCK, &err);
+    fm_session_reset(s[1]);
+    assert_int_equal(s[1]->sequence->parts[0].n_shared, 0);
+    assert_int_equal(kv_bytes(&f), full); /* others use its blocks */
+    session_pool_give(f.pool, s[1]);
+    ids[2][WHOLE] = (ids[2][WHOLE] + 1) % VOCABULARY;
+    assert_ptr_equal(take(&f, ids[2], WHOLE), s[1]);
+    check(&f, s[1], ids[2], ALL);
+    assert_int_equal(kv_bytes(&f), full);
+    for (unsigned u = 0; u < N_SESSIONS; u++)
+        session_pool_give(f.pool, s[u]);
+    close_fixture(&f, empty);
+}
+
+/* One that still shares is refused, in every build. */
+static void test_not_twice(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct fm_error err = {0};
+    int32_t ids[2][ALL + BLOCK];
+    struct fm_session *s[2];
+    open_fixture(&f, "attention.fmoe");
+    const uint64_t empty = kv_bytes(&f);
+    for (unsigned u = 0; u < 2; u++) {
+        make_prompt(ids[u], WHOLE, u);
+        s[u] = take(&f, ids[u], u == 0 ? 0 : WHOLE);
+        eval_to(s[u], ids[u], ALL);
+    }
+    sequence_reset(s[1]->sequence); /* as if its memory had not been given back */
+    assert_int_equal(sequence_share(s[1]->sequence, s[0]->sequence, WHOLE, &err), FM_ERR_ARG);
+    assert_int_equal(s[1]->sequence->parts[0].n_shared, 3);
+    for (unsigned u = 0; u < 2; u++)
+        session_pool_give(f.pool, s[u]);
+    fm_session_reset(s[1]);
+    close_fixture(&f, empty);
+}
+
+/* A source that ends with its last block counts for one block more, as if it were empty: if there
+ * is no room for that, nothing is shared. */
+static void test_source_without_rest(void **state)
+{
+    (void)state;
+    for (int is_full = 0; is_full < 2; is_full++) {
+        struct fixture f;
+        int32_t ids[2][ALL + BLOCK];
+        struct fm_session *s[2];
+        open_fixture(&f, "attention.fmoe");
+        const uint64_t empty = kv_bytes(&f);
+        make_prompt(ids[0], WHOLE, 0);
+        make_prompt(ids[1], WHOLE, 1);
+        s[0] = take(&f, ids[0], 0);
+        const uint64_t block = block_bytes(s[0]);
+        eval_to(s[0], ids[0], WHOLE);
+        assert_int_equal(kv_bytes(&f), empty + 2 * block);
+        if (is_full)
+            fill_budget(&f);
+        s[1] = take(&f, ids[1], is_full ? 0 : WHOLE);
+        assert_int_equal(kv_bytes(&f), empty + (is_full ? 2 : 3) * block);
+        fm_session_reset(s[0]);
+        assert_int_equal(kv_bytes(&f), empty + (is_full ? 0 : 3) * block);
+        check(&f, s[1], ids[1], BLOCK + (is_full ? 0 : WHOLE));
+        for (unsigned u = 0; u < 2; u++)
+            session_pool_give(f.pool, s[u]);
+        close_fixture(&f, empty);
+    }
+}
+
+/* A session that was used before holds nothing where its shared blocks would be. */
+static void test_used_before(void **state)
+{
+    (void)state;
+    struct fixture f;
+    int32_t ids[3][ALL + BLOCK];
+    struct fm_session *s[N_SESSIONS];
+    open_fixture(&f, "attention.fmoe");
+    const uint64_t empty = kv_bytes(&f);
+    make_prompt(ids[0], PREFIX, 0);
+    make_prompt(ids[1], PREFIX, 1);
+    make_prompt(ids[2], 0, 2);
+    s[0] = take(&f, ids[0], 0);
+    eval_to(s[0], ids[0], ALL);
+    for (unsigned u = 1; u < N_SESSIONS; u++) {
+        s[u] = take(&f, ids[2], 0);
+        eval_to(s[u], ids[2], BLOCK / 2);
+        fm_session_reset(s[u]);
+    }
+    for (unsigned u = 1; u < N_SESSIONS; u++)
+        session_pool_give(f.pool, s[u]);
+    s[1] = take(&f, ids[1], PREFIX);
+    const struct sequence_part *part = &s[1]->sequence->parts[0];
+    assert_int_equal(part->n_shared, 3);
+#ifdef __linux__ /* pages that are given back are empty at once */
+    for (uint64_t i = 0; i < 3 * part->blocks.bytes; i++)
+        if (((const char *)part->kv.at)[i] != 0)
+            fail_msg("byte %llu of a shared block's place is in memory", (unsigned long long)i);
+#endif
+    check(&f, s[1], ids[1], ALL);
+    session_pool_give(f.pool, s[0]);
+    session_pool_give(f.pool, s[1]);
+    close_fixture(&f, empty);
+}
+
+/* The message says what a session that shares lacks. */
+static void test_message(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct fm_error err = {0};
+    char lacks[BYTES_TEXT + 64], text[BYTES_TEXT];
+    int32_t ids[2][ALL + BLOCK];
+    struct fm_session *s[2];
+    open_fixture(&f, "attention.fmoe");
+    const uint64_t empty = kv_bytes(&f);
+    for (unsigned u = 0; u < 2; u++) {
+        make_prompt(ids[u], WHOLE, u);
+        s[u] = take(&f, ids[u], u == 0 ? 0 : WHOLE);
+        if (u == 0)
+            eval_to(s[u], ids[u], ALL);
+    }
+    fill_budget(&f);
+    expect_full(s[1], ids[1], ALL + BLOCK, &err); /* it wants two blocks and has one */
+    (void)snprintf(lacks, sizeof lacks, "which is %s more than the session has",
+                   bytes_text(block_bytes(s[1]), text));
+    if (strstr(err.text, lacks) == NULL)
+        fail_msg("'%s' is not in: %s", lacks, err.text);
+    for (unsigned u = 0; u < 2; u++)
+        session_pool_give(f.pool, s[u]);
+    close_fixture(&f, empty);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,6 +484,11 @@ int main(void)
         cmocka_unit_test(test_source_goes),
         cmocka_unit_test(test_snapshots),
         cmocka_unit_test(test_recurrent),
+        cmocka_unit_test(test_reset_when_full),
+        cmocka_unit_test(test_not_twice),
+        cmocka_unit_test(test_source_without_rest),
+        cmocka_unit_test(test_used_before),
+        cmocka_unit_test(test_message),
     };
     return cmocka_run_group_tests(tests, make_models, remove_models);
 }

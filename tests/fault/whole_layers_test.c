@@ -1,5 +1,6 @@
 /* Layers that a backend uses without a plan: the cache says where all their experts are, says when
  * that has changed, and waits for queued operations before it has another expert read into a slot.
+ * And layers that are read ahead for a prompt, which other plans leave alone.
  * The memory here is the host's but claims to be another's; the reader reads at once, or when it
  * is told to. */
 #include <setjmp.h>
@@ -274,12 +275,48 @@ static void test_counts(void **state)
     tear_down(&b);
 }
 
+/* Begins and ends a plan that wants nothing. */
+static void run_empty_plan(struct fixture *f, uint32_t layer)
+{
+    struct expert_item item;
+    uint32_t n;
+    expert_cache_begin(f->cache, layer, 1, NULL, 0);
+    assert_int_equal(expert_cache_next(f->cache, false, &item, 1, &n, NULL), 0);
+    expert_cache_end(f->cache);
+}
+
+/* A plan ends the sweep before it, but not while the prompt is held for plans of others. */
+static void test_sweep_is_kept(void **state)
+{
+    (void)state;
+    for (int keeps = 0; keeps < 2; keeps++) {
+        struct fixture f;
+        bool is_there[MAX_EXPERTS];
+        uint32_t n = 0;
+        set_up(&f, true);
+        is_held = true;
+        expert_cache_sweep(f.cache, 0); /* all its reads begin */
+        expert_cache_sweep(f.cache, 1); /* so most of these are queued */
+        expert_cache_keep_sweep(f.cache, keeps);
+        run_empty_plan(&f, 0);
+        run_empty_plan(&f, 1);
+        read_held(NULL);
+        run_empty_plan(&f, 0); /* collects what was read */
+        expert_cache_keep_sweep(f.cache, false);
+        expert_cache_resident(f.cache, 1, is_there);
+        for (uint32_t e = 0; e < f.model->expert_layers[1].n_experts; e++)
+            n += is_there[e];
+        assert_true(keeps ? n == f.n_all / 8 : n < f.n_all / 8);
+        tear_down(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_are_read), cmocka_unit_test(test_not_for_the_host),
         cmocka_unit_test(test_sizes), cmocka_unit_test(test_growth_while_reading),
-        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_counts), cmocka_unit_test(test_sweep_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
