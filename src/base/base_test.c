@@ -14,6 +14,7 @@
 #include "base/jdoc.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "base/plat_reads.h"
 
 static void test_err_set_and_wrap(void **state)
 {
@@ -168,6 +169,32 @@ static void test_plat_reads_and_knows_the_machine(void **state)
     assert_true(plat_memory_total() > plat_resident_bytes());
     assert_true(plat_resident_bytes() > 0);
     assert_true(plat_now_ns() > 0);
+}
+
+/* Every finished piece of a read counts as work, and looks at files of the system do not. */
+static void test_reads_are_work(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/flashmoe-reads-XXXXXX";
+    const size_t bytes = 3u << 19; /* three pieces */
+    char *text = mem_new(bytes, 1, "a text", NULL);
+    uint64_t cpu_ns, before, after;
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0 && text != NULL);
+    assert_int_equal(write(fd, text, bytes), (ssize_t)bytes);
+    plat_work_done(&cpu_ns, &before);
+    assert_int_equal(plat_read_at(fd, path, text, bytes, 0, NULL), 0);
+    plat_work_done(&cpu_ns, &after);
+    assert_true(after >= before + 3);
+    const uint64_t n_reads = plat_reads_done();
+    assert_int_equal(plat_read_device(fd, text, bytes, 0), (int64_t)bytes);
+    assert_int_equal(plat_reads_done(), n_reads + 1);
+    assert_true(plat_resident_bytes() > 0 && plat_memory_available() > 0);
+    assert_int_equal(plat_read_some(fd, text, 10, bytes), 0); /* nothing is there */
+    assert_int_equal(plat_reads_done(), n_reads + 1);
+    (void)close(fd);
+    (void)unlink(path);
+    mem_free(text);
 }
 
 static unsigned n_names(const char *dir)
@@ -363,6 +390,7 @@ int main(void)
         cmocka_unit_test(test_jdoc_messages_name_file_field_value),
         cmocka_unit_test(test_jdoc_numbers_beyond_integers),
         cmocka_unit_test(test_plat_reads_and_knows_the_machine),
+        cmocka_unit_test(test_reads_are_work),
         cmocka_unit_test(test_replaced_file),
         cmocka_unit_test(test_cgroup_limits),
         cmocka_unit_test(test_memory_pressure),

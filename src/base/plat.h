@@ -113,8 +113,8 @@ uint64_t plat_now_ns(void); /* monotonic */
 void plat_sleep_ns(uint64_t ns);
 void plat_sleep_sharply(void);
 /* Tells what this process has done so far: processor time of all threads but the calling one, and
- * blocks read from disks. */
-void plat_work_done(uint64_t *cpu_ns, uint64_t *n_blocks);
+ * reads: those that were finished, and blocks that came from disks. */
+void plat_work_done(uint64_t *cpu_ns, uint64_t *n_reads_done);
 /* Writes the machine's name, cut to `bytes`. */
 void plat_host_name(char *name, size_t bytes);
 int64_t plat_wall_ns(void); /* since 1970, comparable with plat_file_info.mtime_ns */

@@ -23,6 +23,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "base/plat_reads.h"
 
 #ifdef __linux__
 
@@ -36,7 +37,7 @@ static bool read_text(const char *path, char text[TEXT_BYTES])
     text[0] = '\0';
     if (fd < 0)
         return false;
-    const int64_t n = plat_read_some(fd, text, TEXT_BYTES - 1, 0);
+    const int64_t n = plat_read_system(fd, text, TEXT_BYTES - 1, 0);
     plat_close(fd);
     text[n > 0 ? n : 0] = '\0';
     return n >= 0;

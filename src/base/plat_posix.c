@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,14 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/plat_internal.h"
+#include "base/plat_reads.h"
+
+/* Bytes of one call: the most, and of what is read while a model opens, where a finished call says
+ * that the process goes on. */
+#define CALL_BYTES (1u << 30)
+#define PIECE_BYTES (1u << 19)
+
+static atomic_uint_fast64_t n_reads;
 
 int plat_open_at(int dir_fd, const char *name, int flags, const char *path, int *fd,
                  uint64_t *file_bytes, struct fm_error *err)
@@ -66,12 +75,22 @@ void plat_close(int fd)
         (void)close(fd); /* read-only files: nothing can be lost */
 }
 
-int64_t plat_read_some(int fd, void *dst, uint64_t bytes, uint64_t offset)
+void plat_count_read(void)
 {
-    const uint64_t max_per_call = 1u << 30;
+    atomic_fetch_add_explicit(&n_reads, 1, memory_order_relaxed);
+}
+
+uint64_t plat_reads_done(void)
+{
+    return atomic_load_explicit(&n_reads, memory_order_relaxed);
+}
+
+static int64_t read_pieces(int fd, void *dst, uint64_t bytes, uint64_t offset, uint64_t piece_bytes,
+                           bool counts)
+{
     uint64_t done = 0;
     while (done < bytes) {
-        uint64_t want = bytes - done < max_per_call ? bytes - done : max_per_call;
+        uint64_t want = bytes - done < piece_bytes ? bytes - done : piece_bytes;
         ssize_t got = pread(fd, (char *)dst + done, (size_t)want, (off_t)(offset + done));
         if (got < 0 && errno == EINTR)
             continue;
@@ -80,14 +99,27 @@ int64_t plat_read_some(int fd, void *dst, uint64_t bytes, uint64_t offset)
         if (got == 0)
             break;
         done += (uint64_t)got;
+        if (counts)
+            plat_count_read();
     }
     return (int64_t)done;
+}
+
+int64_t plat_read_some(int fd, void *dst, uint64_t bytes, uint64_t offset)
+{
+    return read_pieces(fd, dst, bytes, offset, CALL_BYTES, true);
+}
+
+int64_t plat_read_system(int fd, void *dst, uint64_t bytes, uint64_t offset)
+{
+    return read_pieces(fd, dst, bytes, offset, CALL_BYTES, false);
 }
 
 int plat_read_at(int fd, const char *path, void *dst, uint64_t bytes, uint64_t offset,
                  struct fm_error *err)
 {
-    return plat_explain_read(plat_read_some(fd, dst, bytes, offset), path, bytes, offset, err);
+    return plat_explain_read(read_pieces(fd, dst, bytes, offset, PIECE_BYTES, true), path, bytes,
+                             offset, err);
 }
 
 int plat_explain_read(int64_t got, const char *path, uint64_t bytes, uint64_t offset,
@@ -192,11 +224,11 @@ static uint64_t clock_ns(clockid_t clock)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-void plat_work_done(uint64_t *cpu_ns, uint64_t *n_blocks)
+void plat_work_done(uint64_t *cpu_ns, uint64_t *n_reads_done)
 {
     struct rusage usage = {0};
     (void)getrusage(RUSAGE_SELF, &usage);
-    *n_blocks = (uint64_t)usage.ru_inblock + (uint64_t)usage.ru_majflt;
+    *n_reads_done = (uint64_t)usage.ru_inblock + (uint64_t)usage.ru_majflt + plat_reads_done();
     const uint64_t all = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     const uint64_t own = clock_ns(CLOCK_THREAD_CPUTIME_ID);
     *cpu_ns = all > own ? all - own : 0;

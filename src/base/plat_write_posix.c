@@ -14,6 +14,7 @@
 #include "base/path.h"
 #include "base/plat_dir.h"
 #include "base/plat_internal.h"
+#include "base/plat_reads.h"
 
 #ifndef O_DIRECT
 #define O_DIRECT 0
@@ -155,6 +156,8 @@ int64_t plat_read_device(int fd, void *dst, uint64_t bytes, uint64_t offset)
         (void)leave_direct(fd); /* another thread may have done it; the read is repeated either
                                  * way */
     uint64_t done = got < 0 ? 0 : (uint64_t)got;
+    if (got > 0)
+        plat_count_read();
     if (got == 0 || done == bytes || (got > 0 && is_at_end(fd, offset + done)))
         return got;
     if (done % MEM_PAGE != 0)

@@ -24,10 +24,12 @@
 #define BEAT_NS 250000000ull
 /* After a rank has said that it hangs, the others have so long to end the job with a reason. */
 #define LAST_NS 1500000000ull
+#define WHY_IT_HANGS "its disk or file system does not answer, or the process hangs (if single " \
+                     "reads take longer than that, raise --rank-timeout)"
 
 /* What the process had done when it was last seen to work. */
 struct work {
-    uint64_t cpu_ns, n_blocks, n_looks;
+    uint64_t cpu_ns, n_reads, n_looks;
     uint64_t idle_ns; /* since then */
 };
 
@@ -79,9 +81,9 @@ static void send_all(struct beat *b, enum control_kind kind, const char *text)
 static void watch_work(struct beat *b, uint64_t step_ns)
 {
     struct work now = {.n_looks = atomic_load_explicit(&b->n_looks, memory_order_relaxed)};
-    plat_work_done(&now.cpu_ns, &now.n_blocks);
+    plat_work_done(&now.cpu_ns, &now.n_reads);
     if (atomic_load(&b->phase) != BEAT_OPENING || now.n_looks != b->work.n_looks ||
-        now.n_blocks != b->work.n_blocks ||
+        now.n_reads != b->work.n_reads ||
         now.cpu_ns > b->work.cpu_ns + b->c->timeout_ns / 100)
         b->work = now;
     else
@@ -91,8 +93,7 @@ static void watch_work(struct beat *b, uint64_t step_ns)
 static void say_that_it_hangs(struct beat *b)
 {
     char why[TEXT_BYTES];
-    (void)snprintf(why, sizeof why, "it has read and computed nothing for %.1f s: its disk or file "
-                   "system does not answer, or the process hangs",
+    (void)snprintf(why, sizeof why, "it has read and computed nothing for %.1f s: " WHY_IT_HANGS,
                    (double)b->work.idle_ns / 1e9);
     send_all(b, CONTROL_FAIL, why);
 }
@@ -126,7 +127,7 @@ static void *beat_main(void *arg)
         looked_ns = now_ns;
         if (!goes_on) {
             log_warn("cluster", "rank %u (%s) has read and computed nothing for %.1f s and ends "
-                     "the job: its disk or file system does not answer, or the process hangs",
+                     "the job: " WHY_IT_HANGS,
                      c->rank, c->peers[c->rank].host, (double)b->work.idle_ns / 1e9);
             c->t->ops->abandon(c->t);
             return NULL;
@@ -145,7 +146,7 @@ int beat_begin(struct cluster *c, struct fm_error *err)
     if (b == NULL)
         return FM_ERR_NOMEM;
     b->c = c;
-    plat_work_done(&b->work.cpu_ns, &b->work.n_blocks);
+    plat_work_done(&b->work.cpu_ns, &b->work.n_reads);
     (void)pthread_mutex_init(&b->lock, NULL); /* cannot fail with these arguments */
     plat_cond_open(&b->stop);
     const int rc = plat_thread_start(&b->thread, beat_main, b);

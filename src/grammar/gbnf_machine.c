@@ -13,7 +13,7 @@
 #define TABLE (2u * NODES)   /* of hashes; a power of two */
 #define FOLLOWERS (1u << 17) /* maximum entries of all lists of what a node begins with */
 #define MASKS 32u
-#define STEPS (1u << 25) /* maximum work for one mask; see gbnf_machine_steps */
+#define STEPS (1u << 27) /* maximum work for one mask; see gbnf_machine_steps */
 #define NONE UINT32_MAX
 
 struct node {
@@ -325,8 +325,11 @@ static void walk(struct gbnf_machine *m, uint32_t *bits)
     const struct gbnf_view now = view_of(&m->now);
     memset(bits, 0, (trie->n_ids / 32 + 1) * sizeof *bits);
     m->levels[0] = m->now;
+    /* A full table may know this state, but hardly those behind it. */
+    if (m->states.is_full)
+        gbnf_states_clear(&m->states);
     m->numbers[0] = gbnf_states_find(&m->states, &now);
-    if (m->numbers[0] == GBNF_NO_STATE) { /* it is full of earlier states */
+    if (m->numbers[0] == GBNF_NO_STATE) { /* only its stacks were too many for what was left */
         gbnf_states_clear(&m->states);
         m->numbers[0] = gbnf_states_find(&m->states, &now);
     }

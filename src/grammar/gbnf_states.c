@@ -41,6 +41,7 @@ void gbnf_states_clear(struct gbnf_states *s)
 {
     memset(s->table, 0, TABLE * sizeof *s->table);
     s->n = s->n_nodes = 0;
+    s->is_full = false;
 }
 
 static uint64_t hash_of(const struct gbnf_view *v)
@@ -63,8 +64,10 @@ uint32_t gbnf_states_find(struct gbnf_states *s, const struct gbnf_view *v)
             memcmp(s->nodes + k->first, v->nodes, v->n * sizeof *v->nodes) == 0)
             return s->table[at] - 1u;
     }
-    if (s->n == STATES || v->n > NODES - s->n_nodes)
+    if (s->n == STATES || v->n > NODES - s->n_nodes) {
+        s->is_full = true;
         return GBNF_NO_STATE;
+    }
     s->kept[s->n] = (struct gbnf_kept){.hash = hash, .first = s->n_nodes, .n = v->n,
                                        .partial = v->partial, .n_bytes = v->n_bytes,
                                        .n_left = v->n_left};

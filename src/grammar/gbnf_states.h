@@ -36,6 +36,7 @@ struct gbnf_states {
     uint32_t n;
     uint32_t *nodes; /* of all states */
     uint32_t n_nodes;
+    bool is_full;    /* a state has got no number since the table was cleared */
     uint16_t *next;  /* [n, 256] */
     uint16_t *table; /* of hashes: a number plus one; 0: free */
 };

@@ -70,12 +70,15 @@ static void test_full(void **state)
             if (got == GBNF_NO_STATE)
                 break;
             assert_int_equal(got, n);
+            assert_false(s.is_full);
         }
         assert_in_range(n, 100, 1u << 16);
         nodes[0] = n / 2;
         const struct gbnf_view known = state_of(nodes, sizes[k]);
         assert_int_equal(gbnf_states_find(&s, &known), n / 2);
+        assert_true(s.is_full);
         gbnf_states_clear(&s);
+        assert_false(s.is_full);
     }
     gbnf_states_free(&s);
 }

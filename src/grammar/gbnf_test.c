@@ -1,6 +1,5 @@
 /* GBNF: what compiles, what does not and why, and what fits. tests/clients/gbnf_test.py compares
  * more with another implementation. */
-#include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -243,28 +242,40 @@ static void test_equal_alternatives(void **state)
     }
 }
 
-/* Returns `"A" (...)*` with 500 alternatives of three random sets: nearly every text of three
- * letters leads to a state of its own. */
-static const char *make_many_states(void)
+/* Returns `begin (...)*` with alternatives of three sets, each without one of `one_of` letters and
+ * the first letter: nearly every text of three letters leads to a state of its own. */
+static const char *make_many_states(const char *begin, int n_alternatives, uint32_t one_of)
 {
-    static char text[1 << 17];
     uint32_t seed = 1;
-    size_t n = (size_t)snprintf(text, sizeof text, "root ::= \"A\" (");
-    for (int i = 0; i < 500; i++) {
-        n += (size_t)snprintf(text + n, sizeof text - n, "%s", i > 0 ? " | " : "");
+    size_t n = (size_t)snprintf(made, sizeof made, "%s(", begin);
+    for (int i = 0; i < n_alternatives; i++) {
+        n += (size_t)snprintf(made + n, sizeof made - n, "%s", i > 0 ? " | " : "");
         for (int k = 0; k < 3; k++) {
-            text[n++] = '[';
-            for (uint32_t c = 0; c < LETTERS; c++) {
+            n += (size_t)snprintf(made + n, sizeof made - n, "[^A");
+            for (uint32_t c = 1; c < LETTERS; c++) {
                 seed = seed * 1664525 + 1013904223;
-                if (seed >> 30 != 0 && isalpha('A' + (int)c))
-                    text[n++] = (char)('A' + c);
+                if ((seed >> 16) % one_of == 0)
+                    n += (size_t)snprintf(made + n, sizeof made - n, "\\x%02x", 'A' + c);
             }
-            text[n++] = 'A';
-            text[n++] = ']';
+            n += (size_t)snprintf(made + n, sizeof made - n, "]");
         }
     }
-    (void)snprintf(text + n, sizeof text - n, ")*");
-    return text;
+    n += (size_t)snprintf(made + n, sizeof made - n, ")*");
+    assert_true(n < sizeof made);
+    return made;
+}
+
+/* Much work is done up to the limit. */
+static void test_ambiguous(void **state)
+{
+    (void)state;
+    struct gbnf_machine *m = open_with_tokens(make_many_states("root ::= \"A\" ", 250, 4));
+    assert_int_equal(gbnf_machine_accept_bytes(m, "A", 1, NULL), 0);
+    const uint32_t n_allowed = count_bits(gbnf_machine_mask(m));
+    assert_in_range(n_allowed, TOKENS * 9 / 10, TOKENS);
+    assert_in_range(gbnf_machine_steps(m), 1 << 25, 1 << 27);
+    assert_int_equal(gbnf_machine_check(m, NULL), 0);
+    gbnf_machine_close(m);
 }
 
 /* Too much work fails, and a reset makes the machine usable again. */
@@ -272,7 +283,7 @@ static void test_too_ambiguous(void **state)
 {
     (void)state;
     struct fm_error err = {0};
-    struct gbnf_machine *m = open_with_tokens(make_many_states());
+    struct gbnf_machine *m = open_with_tokens(make_many_states("root ::= \"A\" ", 500, 10));
     for (int i = 0; i < 2; i++) {
         const uint32_t n_first = count_bits(gbnf_machine_mask(m));
         assert_in_range(n_first, 1 + 40, 1 + LETTERS + LETTERS * LETTERS);
@@ -280,12 +291,30 @@ static void test_too_ambiguous(void **state)
         assert_true(gbnf_machine_may_end(m));
         assert_int_equal(count_bits(gbnf_machine_mask(m)), 0);
         assert_false(gbnf_machine_may_end(m));
-        assert_in_range(gbnf_machine_steps(m), 1 << 25, (1 << 25) + (1 << 20));
+        assert_in_range(gbnf_machine_steps(m), 1 << 27, (1 << 27) + (1 << 20));
         assert_int_equal(gbnf_machine_check(m, &err), FM_ERR_ARG);
         assert_non_null(strstr(err.text, "the grammar is too ambiguous"));
         assert_int_equal(gbnf_machine_accept_bytes(m, "A", 1, &err), FM_ERR_ARG);
         gbnf_machine_reset(m);
     }
+    gbnf_machine_close(m);
+}
+
+/* A table that other states have filled is emptied, also for a state that it knows: "AAA" has a
+ * number by the first mask, which ends there; those behind it have none. */
+static void test_full_of_others(void **state)
+{
+    (void)state;
+    static char begin[1024];
+    size_t n = (size_t)snprintf(begin, sizeof begin, "root ::= \"AAA\" . (.");
+    for (int i = 0; i < 199; i++)
+        n += (size_t)snprintf(begin + n, sizeof begin - n, " | .");
+    (void)snprintf(begin + n, sizeof begin - n, ")* | ");
+    struct gbnf_machine *m = open_with_tokens(make_many_states(begin, 200, 4));
+    (void)gbnf_machine_mask(m);
+    assert_int_equal(gbnf_machine_accept_bytes(m, "AAA", 3, NULL), 0);
+    assert_int_equal(count_bits(gbnf_machine_mask(m)), TOKENS);
+    assert_in_range(gbnf_machine_steps(m), LETTERS, 4 * LETTERS * 200 * 6);
     gbnf_machine_close(m);
 }
 
@@ -308,7 +337,8 @@ int main(void)
         cmocka_unit_test(test_texts), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_bounds), cmocka_unit_test(test_many_alternatives),
         cmocka_unit_test(test_far_characters), cmocka_unit_test(test_equal_alternatives),
-        cmocka_unit_test(test_too_ambiguous), cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_ambiguous), cmocka_unit_test(test_too_ambiguous),
+        cmocka_unit_test(test_full_of_others), cmocka_unit_test(test_stuck),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

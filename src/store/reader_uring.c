@@ -22,6 +22,7 @@
 
 #include "base/log.h"
 #include "base/plat.h"
+#include "base/plat_reads.h"
 
 /* The two rings shared with the kernel. Loads a head or tail that the kernel moves with acquire,
  * and stores one that this reader moves with release. */
@@ -308,6 +309,8 @@ static void handle_result(struct reader_uring *r)
         return;
     }
     struct read_op *op = request->op;
+    if (result > 0)
+        plat_count_read();
     const int64_t settled = settle(op, &request->span, result);
     r->free_requests[r->n_free++] = i;
     op->done(op, settled);

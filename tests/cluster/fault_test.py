@@ -24,6 +24,7 @@ from cluster_test import PROMPT, Server, environment, mpirun
 ROUNDS = 6
 PRELOAD = ""
 LIMIT_S = 10
+START_S = 120 # a busy machine needs long until all ranks read
 
 
 def finish(process, limit_s):
@@ -35,39 +36,59 @@ def finish(process, limit_s):
 
 
 class Opening(unittest.TestCase):
-    """A rank that hangs while the model opens is named in time."""
+    """A rank that hangs while the model opens is named in time, and one that is slow is not."""
 
-    def start(self, hung, work, *options):
-        # The rank's reads of dense weights never return.
+    def start(self, fault, ranks, work, *options):
+        # Reads of dense weights of these ranks never return, or are slow.
         held = os.path.join(work, "held")
         with open(held, "w", encoding="ascii") as f:
-            f.write("HOLD dense\n")
+            f.write(f"{fault} dense\n")
         words = [*mpirun(1)[:-2]]
         for rank in range(2):
-            more = ("env", f"LD_PRELOAD={PRELOAD}", f"FAULT_RANGE={held}")
+            more = ("env", f"LD_PRELOAD={PRELOAD}", f"FAULT_RANGE={held}", "FAULT_BLOCKS=none",
+                    f"FAULT_SEEN={seen_by(work, rank)}")
             words += [":"] if rank > 0 else []
-            words += ["-n", "1", *(more if rank in hung else ()), cluster_test.PROGRAM, "run",
+            words += ["-n", "1", *(more if rank in ranks else ()), cluster_test.PROGRAM, "run",
                       cluster_test.NANO, "-p", "a", "-n", "2", "--threads", "1", "--no-heat",
                       *options]
         return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, env=environment())
 
-    def check(self, hung, text, *options):
+    def run_with(self, fault, ranks, limit_s, *options):
+        """Returns the process, what it has written, and the seconds from the time when the reads
+        of all these ranks waited to its end."""
         with tempfile.TemporaryDirectory() as work:
-            process = self.start(hung, work, *options)
-            begin = None
-            while process.poll() is None:
-                if begin is None and all(map(is_reading, (find_rank(process.pid, rank)
-                                                          for rank in hung))):
+            process = self.start(fault, ranks, work, *options)
+            begin, end = None, time.monotonic() + START_S
+            while process.poll() is None and time.monotonic() < end:
+                if begin is None and all(os.path.exists(seen_by(work, rank)) for rank in ranks):
                     begin = time.monotonic()
+                    end = begin + limit_s
                 time.sleep(0.05)
             took = time.monotonic() - (begin or 0)
-            out, err = process.communicate()
-            self.assertIsNotNone(begin, err)
-            self.assertEqual(out, "")
-            self.assertNotEqual(process.returncode, 0)
-            self.assertRegex(err, text)
-            self.assertLess(took, LIMIT_S + 3, err) # mpirun needs two seconds to end a job
+            ended = process.poll() is not None
+            if not ended:
+                process.terminate() # mpirun ends the ranks
+            out, err = process.communicate(timeout=START_S)
+            self.assertIsNotNone(begin, "no read has waited: " + err)
+            self.assertTrue(ended, f"it has not ended after {took:.1f} s: {err}")
+            return process, out, err, took
+
+    def check(self, hung, text, *options):
+        # mpirun needs two seconds to end a job.
+        process, out, err, _ = self.run_with("HOLD", hung, LIMIT_S + 3, *options)
+        self.assertEqual(out, "")
+        self.assertNotEqual(process.returncode, 0)
+        self.assertRegex(err, text)
+        self.assertIn("--rank-timeout", err)
+
+    def test_slow(self):
+        """A file system without a block device, such as one of a network: each read takes a second,
+        and all of them longer than the limit."""
+        process, out, err, took = self.run_with("SLOW", {1}, START_S, "--rank-timeout", "4")
+        self.assertEqual(process.returncode, 0, err)
+        self.assertNotEqual(out, "")
+        self.assertGreater(took, 6)
 
     def test_one(self):
         self.check({1}, r"flashmoe: rank 1 \(.+\): it has read and computed nothing for 8\.")
@@ -174,13 +195,9 @@ class Faults(unittest.TestCase):
         self.assertRegex(err, r"rank 1 .+(it has died|exited on signal 9)")
 
 
-def is_reading(pid):
-    """Whether a process has opened the dense weights."""
-    try:
-        return any(os.readlink(f"/proc/{pid}/fd/{fd}").endswith("/dense.bin")
-                   for fd in os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return False
+def seen_by(work, rank):
+    """The file that says that a read of a rank waits."""
+    return os.path.join(work, f"seen{rank}")
 
 
 def find_rank(parent, rank):

@@ -9,12 +9,15 @@
  *   FAULT_RANGE  a file that is read again at every call. While it has a line NAME BEGIN END,
  *                reads that touch bytes BEGIN to END of a file of that name fail with EIO. While
  *                it has a line HOLD PREFIX, reads of files whose name starts with PREFIX wait.
+ *                SLOW PREFIX: large ones take a second and give 32 KiB at most.
  *                CUT PREFIX: they report the end of the file. DAMAGE PREFIX: they give a wrong bit.
  *                AGAIN PREFIX: they give a wrong bit from the second read of the same place on, as
  *                long as the file stays open
  *                LOSE FOLDER: reads of files whose path contains FOLDER fail with EIO
  *                LOSE FOLDER BEGIN END: likewise, those of these bytes alone
  *
+ *   FAULT_SEEN   a file that is created when a read is held or slow for the first time
+ *   FAULT_BLOCKS none: the process reads no blocks from disks, as with a file system of a network
  *   FAULT_CHILD  kill: a child process that asks to end with its parent is killed at once
  *
  * Without FAULT_KIND and FAULT_RANGE it only counts calls. */
@@ -22,6 +25,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -30,17 +34,22 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 #include <time.h>
+#include <unistd.h>
 
 PRELOAD_EXPORTED ssize_t pread(int fd, void *dst, size_t bytes, off_t offset);
 PRELOAD_EXPORTED ssize_t pread64(int fd, void *dst, size_t bytes, off64_t offset);
 PRELOAD_EXPORTED int close(int fd);
 PRELOAD_EXPORTED int prctl(int option, ...);
 
+/* The largest read of a slow file. */
+#define SLOW_BYTES (1u << 15)
+
 static void nap_ms(long ms)
 {
-    const struct timespec time = {.tv_nsec = ms * 1000000};
+    const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
     (void)nanosleep(&time, NULL);
 }
 
@@ -106,11 +115,23 @@ int prctl(int option, ...)
     return next(option, more[0], more[1], more[2], more[3]);
 }
 
-enum demand { GO_ON, FAIL, HOLD, CUT, DAMAGE, AGAIN };
+PRELOAD_EXPORTED int getrusage(__rusage_who_t who, struct rusage *usage)
+{
+    int (*next)(__rusage_who_t, struct rusage *);
+    *(void **)&next = dlsym(RTLD_NEXT, "getrusage");
+    const int rc = next(who, usage);
+    const char *blocks = getenv("FAULT_BLOCKS");
+    if (rc == 0 && blocks != NULL && strcmp(blocks, "none") == 0)
+        usage->ru_inblock = usage->ru_majflt = 0;
+    return rc;
+}
+
+enum demand { GO_ON, FAIL, HOLD, SLOW, CUT, DAMAGE, AGAIN };
 
 static enum demand demand_of(const char *word)
 {
     return strcmp(word, "HOLD") == 0 ? HOLD
+           : strcmp(word, "SLOW") == 0 ? SLOW
            : strcmp(word, "CUT") == 0 ? CUT
            : strcmp(word, "AGAIN") == 0 ? AGAIN
            : strcmp(word, "DAMAGE") == 0 ? DAMAGE : GO_ON;
@@ -140,6 +161,15 @@ static enum demand look_up(const char *ranges, const char *path, long long from,
     return found;
 }
 
+/* Tells the test that a read waits. */
+static void tell(void)
+{
+    const char *seen_path = getenv("FAULT_SEEN");
+    const int fd = seen_path != NULL ? open(seen_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600) : -1;
+    if (fd >= 0)
+        (void)close(fd);
+}
+
 /* Waits while FAULT_RANGE holds the file, then returns what it demands. */
 static enum demand wait_for_range(const char *path, size_t bytes, long long offset)
 {
@@ -148,8 +178,12 @@ static enum demand wait_for_range(const char *path, size_t bytes, long long offs
         return GO_ON;
     enum demand found;
     /* Seldom after a while: a process whose disk does not answer uses no processor time. */
-    for (int i = 0; (found = look_up(ranges, path, offset, offset + (long long)bytes)) == HOLD; i++)
+    const long long end = offset + (long long)bytes;
+    for (int i = 0; (found = look_up(ranges, path, offset, end)) == HOLD; i++) {
+        if (i == 0)
+            tell();
         nap_ms(i < 50 ? 10 : 250);
+    }
     return found;
 }
 
@@ -168,6 +202,11 @@ static bool inject(int fd, size_t *bytes, long long offset, ssize_t *result, boo
         errno = EIO;
         *result = demand == FAIL ? -1 : 0;
         return true;
+    }
+    if (demand == SLOW && *bytes > SLOW_BYTES) {
+        tell();
+        nap_ms(1000);
+        *bytes = SLOW_BYTES;
     }
     *damages = demand == DAMAGE || (demand == AGAIN && is_seen(fd, offset));
     const char *kind = getenv("FAULT_KIND");
