@@ -73,6 +73,8 @@ def facts(result):
         lines.append(f"The machine was {'quiet' if quiet['is_quiet'] else 'not quiet'} before the "
                      f"first run: others used {quiet['others_cpus']:.2f} processors, "
                      f"{quiet['stolen_cpus']:.2f} were stolen, load {quiet['load']:.2f}.")
+    else:
+        lines.append("It is not known whether the machine was quiet.")
     return "\n".join(lines)
 
 

@@ -73,6 +73,7 @@ struct all_case {
 /* What a budget needs beside experts, with a context and a chunk of prompts. */
 struct all_fixed {
     unsigned n_context, chunk;
+    bool with_drafts;
     uint64_t bytes, slot_bytes, kv_bytes;
 };
 
@@ -83,6 +84,7 @@ struct all_facts {
     unsigned n_layers, n_moe_layers, n_experts, n_experts_per_token, max_context;
     bool has_tokenizer, has_mtp, is_packed;
     unsigned n_disks; /* that the experts lie on */
+    char disk_folders[FM_DISKS_MAX][LIMIT_PATH_BYTES]; /* "" if unknown */
     char gpu[128];    /* "": none */
     uint64_t gpu_fixed_bytes, gpu_cache_bytes, n_gpu_slots;
 };
@@ -128,8 +130,8 @@ int all_choose(struct all *all, const char *list, struct fm_error *err);
 
 /* Runs a command of this program that must work, and parses the object that it prints. */
 int all_ask(const struct all *all, const char *const *words, json_t **out, struct fm_error *err);
-/* Finds what a budget needs beside experts. `more_sessions` sessions have keys and values too. */
-int all_find_fixed(struct all *all, unsigned n_context, unsigned chunk,
+/* Finds what a budget needs beside experts. */
+int all_find_fixed(struct all *all, unsigned n_context, unsigned chunk, bool with_drafts,
                    const struct all_fixed **out, struct fm_error *err);
 /* Return a member of an object: 0 and "" if it is not there. */
 double all_number(const json_t *object, const char *name);
@@ -160,6 +162,7 @@ struct all_result {
     struct all_spread ratio;  /* speed of this program over that of the other, in pairs */
     const char *bound;        /* of the run with the median; "" if unknown */
     unsigned n_runs, n_busy, n_exceeded; /* of this program: runs on a machine that was not quiet */
+    unsigned n_unknown;                  /* runs of which it is not known */
 };
 
 struct all_spread all_spread_of(const double *values, unsigned n);
@@ -171,6 +174,9 @@ bool all_has_result(const struct all_case *one);
 #define ALL_COMMAND_BYTES 512
 const char *all_command(const struct all *all, const struct all_case *one,
                         char text[ALL_COMMAND_BYTES]);
+/* Writes a message of a program without the paths of this machine: MODEL for the model, as in a
+ * command, and the last name of any other path. */
+const char *all_public_text(const struct all *all, const char *message, char text[ALL_WHY_BYTES]);
 /* Writes "39.1 (38.4 to 41.8)"; "-" if nothing is known. */
 const char *all_spread_text(const struct all_spread *s, char text[UNIT_BYTES * 2]);
 /* Writes the extras of a case: "hits 78 %, read 61.5 MB per token". */

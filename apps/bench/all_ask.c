@@ -59,7 +59,8 @@ static int ask_fixed(const struct all *all, struct all_fixed *fixed, struct fm_e
     (void)snprintf(chunk, sizeof chunk, "%u", fixed->chunk);
     const char *words[] = {"plan", all->model, "--json", "-q", "--memory", memory, "--context",
                            context, "--prefill-chunk", chunk, "--disk-speed", "1",
-                           "--memory-speed", "1", "--kv", args_text(all->args, "kv"), NULL};
+                           "--memory-speed", "1", "--kv", args_text(all->args, "kv"),
+                           fixed->with_drafts ? "--draft" : NULL, "auto", NULL};
     int rc = all_ask(all, words, &plan, err);
     if (rc != 0)
         return rc;
@@ -76,18 +77,20 @@ static int ask_fixed(const struct all *all, struct all_fixed *fixed, struct fm_e
     return rc;
 }
 
-int all_find_fixed(struct all *all, unsigned n_context, unsigned chunk,
+int all_find_fixed(struct all *all, unsigned n_context, unsigned chunk, bool with_drafts,
                    const struct all_fixed **out, struct fm_error *err)
 {
     for (unsigned i = 0; i < all->n_fixed; i++)
-        if (all->fixed[i].n_context == n_context && all->fixed[i].chunk == chunk) {
+        if (all->fixed[i].n_context == n_context && all->fixed[i].chunk == chunk &&
+            all->fixed[i].with_drafts == with_drafts) {
             *out = &all->fixed[i];
             return 0;
         }
     if (all->n_fixed == ALL_FIXED_MAX)
         return err_set(err, FM_ERR_ARG, "more than %d shapes of budgets", ALL_FIXED_MAX);
     struct all_fixed *fixed = &all->fixed[all->n_fixed];
-    *fixed = (struct all_fixed){.n_context = n_context, .chunk = chunk};
+    *fixed = (struct all_fixed){.n_context = n_context, .chunk = chunk,
+                                .with_drafts = with_drafts};
     *out = fixed;
     const int rc = ask_fixed(all, fixed, err);
     all->n_fixed += rc == 0;

@@ -19,15 +19,16 @@ static bool has_other(const struct all *all)
 
 /* ---- the top --------------------------------------------------------------------------------- */
 
-static unsigned n_busy(const struct all *all, unsigned *n_runs, bool *differs)
+static unsigned n_busy(const struct all *all, unsigned *n_runs, unsigned *n_unknown, bool *differs)
 {
     unsigned n = 0;
-    *n_runs = 0;
+    *n_runs = *n_unknown = 0;
     for (unsigned i = 0; i < all->n_cases; i++) {
         struct all_result r;
         all_result(all, &all->cases[i], &r);
         n += r.n_busy;
         *n_runs += r.n_runs;
+        *n_unknown += r.n_unknown;
         *differs |= all->cases[i].differs;
     }
     return n;
@@ -37,17 +38,25 @@ static void put_verdict(const struct all *all, FILE *out)
 {
     char text[QUIET_TEXT_BYTES], took[UNIT_BYTES];
     bool differs = false;
-    unsigned n_runs;
-    const unsigned n = n_busy(all, &n_runs, &differs);
-    const bool is_bad = n > 0 || differs || !all->before.is_quiet;
+    unsigned n_runs, n_unknown;
+    const unsigned n = n_busy(all, &n_runs, &n_unknown, &differs);
+    const bool is_busy = n > 0 || (all->before.is_known && !all->before.is_quiet);
+    const bool is_known = all->before.is_known && n_unknown == 0;
+    const bool is_bad = differs || is_busy || !is_known;
     (void)fprintf(out, "<div class=\"verdict%s\"><strong class=\"%s\">%s</strong><br>\n",
                   is_bad ? " bad" : "", is_bad ? "bad" : "good",
                   differs ? "The logits differ between runs: a fault"
-                          : is_bad ? "The machine was not quiet" : "The machine was quiet");
+                  : is_busy ? "The machine was not quiet"
+                  : is_known ? "The machine was quiet"
+                             : "It is not known whether the machine was quiet");
     put(out, "Before the first run: ");
     svg_plot_text(out, quiet_text(&all->before, text));
-    (void)fprintf(out, ". In %u of %u runs other programs used more than a little; their cases are "
-                  "marked <em>busy</em>.%s%s<br>\n<span class=\"soft\">", n, n_runs,
+    if (n_runs > n_unknown)
+        (void)fprintf(out, ". In %u of %u runs other programs used more than a little; their cases "
+                      "are marked <em>busy</em>", n, n_runs - n_unknown);
+    if (n_unknown > 0)
+        (void)fprintf(out, ". Of %u runs it is not known what other programs used", n_unknown);
+    (void)fprintf(out, ".%s%s<br>\n<span class=\"soft\">",
                   all->is_quick ? " This was a quick run; leave --quick out for all of it." : "",
                   all->is_cut ? " It was interrupted: this is what was measured until then." : "");
     svg_plot_text(out, all->versions[ALL_THIS]);
@@ -85,12 +94,13 @@ static void put_row(const struct all *all, const struct all_case *one, FILE *out
 
 static void put_left_out(const struct all *all, unsigned regime, FILE *out)
 {
+    char why[ALL_WHY_BYTES];
     for (unsigned i = 0; i < all->n_cases; i++)
         if (all->cases[i].regime == regime && all->cases[i].failed[0] != '\0') {
             put(out, "<p class=\"soft\">Left out: ");
             svg_plot_text(out, all->cases[i].label);
             put(out, ": ");
-            svg_plot_text(out, all->cases[i].failed);
+            svg_plot_text(out, all_public_text(all, all->cases[i].failed, why));
             put(out, "</p>\n");
         }
     if (all->left_out[regime][0] != '\0') {

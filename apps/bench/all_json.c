@@ -17,6 +17,16 @@ static json_t *text_json(const char *text)
     return text[0] != '\0' ? json_text(text, strlen(text)) : json_null();
 }
 
+/* Appends a new reference. NULL, of memory that ran out, makes the whole list NULL: a report never
+ * lacks a part without an error. */
+static void append(json_t **list, json_t *value)
+{
+    if (json_array_append_new(*list, value) == 0)
+        return;
+    json_decref(*list);
+    *list = NULL;
+}
+
 static json_t *spread_json(const struct all_spread *s)
 {
     return s->n > 0 ? json_pack("{s:f, s:f, s:f, s:I}", "median", s->median, "min", s->min, "max",
@@ -28,10 +38,10 @@ static json_t *quiet_json(const struct quiet_view *q)
 {
     json_t *processes = json_array();
     for (unsigned i = 0; i < q->n_processes; i++)
-        (void)json_array_append_new(
-            processes, json_pack("{s:o, s:f}", "name",
-                                 json_text(q->processes[i].name, strlen(q->processes[i].name)),
-                                 "n_cpus", q->processes[i].n_cpus));
+        append(&processes, json_pack("{s:o, s:f}", "name",
+                                     json_text(q->processes[i].name,
+                                               strlen(q->processes[i].name)),
+                                     "n_cpus", q->processes[i].n_cpus));
     return json_pack("{s:o, s:o, s:o, s:o, s:o}", "is_quiet",
                      q->is_known ? json_boolean(q->is_quiet) : json_null(), "others_cpus",
                      number(q->is_known ? q->others : NAN), "stolen_cpus",
@@ -64,15 +74,14 @@ static json_t *runs_json(const struct all *all, const struct all_case *one)
     for (unsigned r = 0; r < all->n_rounds; r++)
         for (unsigned p = 0; p < ALL_PROGRAMS; p++)
             if (one->runs[p][r].was_run)
-                (void)json_array_append_new(list, run_json(&all_regimes[one->regime],
-                                                           &one->runs[p][r], p, r));
+                append(&list, run_json(&all_regimes[one->regime], &one->runs[p][r], p, r));
     return list;
 }
 
 static json_t *case_json(const struct all *all, const struct all_case *one)
 {
     struct all_result r;
-    char command[ALL_COMMAND_BYTES];
+    char command[ALL_COMMAND_BYTES], why[ALL_WHY_BYTES];
     const struct all_regime *regime = &all_regimes[one->regime];
     json_t *extras = json_array();
     all_result(all, one, &r);
@@ -81,14 +90,13 @@ static json_t *case_json(const struct all *all, const struct all_case *one)
         s.median *= regime->extras[i].factor;
         s.min *= regime->extras[i].factor;
         s.max *= regime->extras[i].factor;
-        (void)json_array_append_new(
-            extras, json_pack("{s:s, s:s, s:o}", "name", regime->extras[i].name, "unit",
-                              regime->extras[i].unit, "value", spread_json(&s)));
+        append(&extras, json_pack("{s:s, s:s, s:o}", "name", regime->extras[i].name, "unit",
+                                  regime->extras[i].unit, "value", spread_json(&s)));
     }
-    return json_pack("{s:s, s:f, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:I,"
+    return json_pack("{s:o, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:I,"
                      " s:o, s:o}",
-                     "label", one->label, "x", one->x, "command", all_command(all, one, command),
-                     "memory_budget_bytes",
+                     "label", text_json(one->label), "x", one->x, "command",
+                     text_json(all_command(all, one, command)), "memory_budget_bytes",
                      one->budget_bytes > 0 ? json_integer((json_int_t)one->budget_bytes)
                                            : json_null(),
                      "value", spread_json(&r.value[ALL_THIS]), "other",
@@ -96,8 +104,9 @@ static json_t *case_json(const struct all *all, const struct all_case *one)
                      spread_json(&r.limit), "percent", spread_json(&r.percent), "bound_by",
                      text_json(r.bound), "extras", extras, "logits_differ", (int)one->differs,
                      "n_runs", (json_int_t)r.n_runs, "n_not_quiet", (json_int_t)r.n_busy,
-                     "n_above_limit", (json_int_t)r.n_exceeded, "left_out", text_json(one->failed),
-                     "runs", runs_json(all, one));
+                     "n_above_limit", (json_int_t)r.n_exceeded, "left_out",
+                     text_json(all_public_text(all, one->failed, why)), "runs",
+                     runs_json(all, one));
 }
 
 static json_t *regimes_json(const struct all *all)
@@ -108,12 +117,11 @@ static json_t *regimes_json(const struct all *all)
         json_t *cases = json_array();
         for (unsigned k = 0; k < all->n_cases; k++)
             if (all->cases[k].regime == i)
-                (void)json_array_append_new(cases, case_json(all, &all->cases[k]));
+                append(&cases, case_json(all, &all->cases[k]));
         const char *why = all->is_chosen[i] ? all->left_out[i] : "not asked for (--only)";
-        (void)json_array_append_new(
-            list, json_pack("{s:s, s:s, s:s, s:s, s:o, s:o}", "name", regime->name, "title",
-                            regime->title, "what", regime->what, "unit", regime->unit, "left_out",
-                            text_json(why), "cases", cases));
+        append(&list, json_pack("{s:s, s:s, s:s, s:s, s:o, s:o}", "name", regime->name, "title",
+                                regime->title, "what", regime->what, "unit", regime->unit,
+                                "left_out", text_json(why), "cases", cases));
     }
     return list;
 }
@@ -127,13 +135,13 @@ static json_t *speeds_json(const struct all *all, const double *values)
 static json_t *machine_json(const struct all *all)
 {
     const struct fm_machine_info *m = &all->machine;
-    return json_pack("{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:o}",
+    return json_pack("{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:o}",
                      "processor", text_json(m->processor), "architecture", m->architecture,
                      "n_cores", (json_int_t)m->n_cores, "n_cpus", (json_int_t)m->n_cpus,
                      "cache_bytes", (json_int_t)m->cache_bytes, "memory_bytes",
                      (json_int_t)m->memory_bytes, "memory_available_bytes",
                      (json_int_t)m->memory_available_bytes, "huge_pages", m->huge_pages,
-                     "cpu_level", all->cpu_level, "gpu", text_json(all->facts.gpu),
+                     "cpu_level", text_json(all->cpu_level), "gpu", text_json(all->facts.gpu),
                      "memory_read_bytes_per_s", speeds_json(all, all->memory_per_s),
                      "disk_read_bytes_per_s", speeds_json(all, all->disk_per_s), "quiet",
                      quiet_json(&all->before));
@@ -162,9 +170,9 @@ json_t *all_json(const struct all *all)
     struct tm when;
     if (gmtime_r(&begin, &when) != NULL)
         (void)strftime(date, sizeof date, "%Y-%m-%d", &when);
-    return json_pack("{s:s, s:s, s:s, s:o, s:b, s:b, s:I, s:I, s:f, s:o, s:o, s:I, s:o}", "report",
-                     "flashmoe bench all", "version", all->versions[ALL_THIS], "date", date,
-                     "versus", text_json(all->versions[ALL_OTHER]), "is_quick",
+    return json_pack("{s:s, s:o, s:s, s:o, s:b, s:b, s:I, s:I, s:f, s:o, s:o, s:I, s:o}", "report",
+                     "flashmoe bench all", "version", text_json(all->versions[ALL_THIS]), "date",
+                     date, "versus", text_json(all->versions[ALL_OTHER]), "is_quick",
                      (int)all->is_quick, "is_interrupted", (int)all->is_cut, "n_rounds",
                      (json_int_t)all->n_rounds, "repeat", (json_int_t)all->n_repeat, "seconds",
                      all->seconds, "model", model_json(all), "machine", machine_json(all),

@@ -15,7 +15,10 @@
 #define SERVER_ROOM_TOKENS 64
 #define SERVER_SESSIONS_MORE 2
 #define SERVER_MARKS 4
-#define GIB 0x1p30
+/* As 'flashmoe bench draft' opens the model. */
+#define DRAFT_PROMPT 128
+#define DRAFT_CHUNK 64
+#define DRAFT_SIDES 2
 
 static const char *const acceptance = "90,75,60"; /* of simulated drafts, when routes are given */
 
@@ -116,24 +119,31 @@ static uint64_t n_experts(const struct all *all)
     return (uint64_t)all->facts.n_experts * all->facts.n_moe_layers;
 }
 
-/* Finds a budget with room for this share of the experts. Returns 0 in *bytes, and leaves the
- * regime out unless it already has cases, if more memory would be needed than may be used. */
-static int find_budget(struct all *all, unsigned regime, double share, unsigned n_context,
-                       unsigned chunk, uint64_t more_bytes, uint64_t *bytes, struct fm_error *err)
+/* Says that `what` needs more memory than may be used. The difference is never shown as none, as
+ * that of two rounded sizes could be. */
+static void leave_out_large(struct all *all, unsigned regime, const char *what, uint64_t bytes)
 {
-    const struct all_fixed *fixed;
-    const int rc = all_find_fixed(all, n_context, chunk, &fixed, err);
-    if (rc != 0)
-        return rc;
+    char needed[UNIT_BYTES], more[UNIT_BYTES], usable[UNIT_BYTES];
+    leave_out(all, regime, "%s need %s of memory, %s more than the %s that may be used", what,
+              human_bytes(bytes, needed), human_bytes(bytes - all->usable_bytes, more),
+              human_bytes(all->usable_bytes, usable));
+}
+
+/* Finds a budget with room for this share of the experts beside what `fixed` says. Sets 0, and
+ * leaves the regime out unless a reason is there, if more memory would be needed than may be
+ * used. */
+static void find_budget(struct all *all, unsigned regime, double share,
+                        const struct all_fixed *fixed, uint64_t more_bytes, uint64_t *bytes)
+{
+    char what[64];
     const uint64_t experts = (uint64_t)(share * (double)n_experts(all)) * fixed->slot_bytes;
     *bytes = fixed->bytes + experts + more_bytes + (share >= 1 ? ROOMY_BYTES : MARGIN_BYTES);
     if (*bytes <= all->usable_bytes)
-        return 0;
+        return;
+    (void)snprintf(what, sizeof what, "%.0f %% of the experts", 100 * share);
     if (all->left_out[regime][0] == '\0')
-        leave_out(all, regime, "%.0f %% of the experts need %.1f GiB of memory; %.1f GiB may be "
-                  "used", 100 * share, (double)*bytes / GIB, (double)all->usable_bytes / GIB);
+        leave_out_large(all, regime, what, *bytes);
     *bytes = 0;
-    return 0;
 }
 
 static unsigned smaller(unsigned a, unsigned b)
@@ -166,13 +176,15 @@ static unsigned decode_pieces(const struct all *all)
 static int add_decode(struct all *all, unsigned regime, double share, struct all_case **out,
                       struct fm_error *err)
 {
+    const struct all_fixed *fixed;
     uint64_t bytes;
     const unsigned n = decode_tokens(all) * decode_pieces(all) + PROMPT_TOKENS;
     *out = NULL;
-    const int rc = find_budget(all, regime, share, n, DECODE_CHUNK, 0, &bytes, err);
-    if (rc != 0 || bytes == 0)
+    const int rc = all_find_fixed(all, n, DECODE_CHUNK, false, &fixed, err);
+    if (rc != 0)
         return rc;
-    struct all_case *one = begin_case(all, regime, "decode", false);
+    find_budget(all, regime, share, fixed, 0, &bytes);
+    struct all_case *one = bytes > 0 ? begin_case(all, regime, "decode", false) : NULL;
     if (one == NULL)
         return 0;
     add_number(one, "--tokens", decode_tokens(all));
@@ -250,12 +262,14 @@ static int build_threads(struct all *all, unsigned regime, struct fm_error *err)
 static int add_prefill(struct all *all, unsigned regime, double share, unsigned n_tokens,
                        struct all_case **out, struct fm_error *err)
 {
+    const struct all_fixed *fixed;
     uint64_t bytes;
     *out = NULL;
-    const int rc = find_budget(all, regime, share, n_tokens, n_tokens, 0, &bytes, err);
-    if (rc != 0 || bytes == 0)
+    const int rc = all_find_fixed(all, n_tokens, n_tokens, false, &fixed, err);
+    if (rc != 0)
         return rc;
-    struct all_case *one = begin_case(all, regime, "prefill", false);
+    find_budget(all, regime, share, fixed, 0, &bytes);
+    struct all_case *one = bytes > 0 ? begin_case(all, regime, "prefill", false) : NULL;
     if (one == NULL)
         return 0;
     add_number(one, "--tokens", n_tokens);
@@ -328,16 +342,13 @@ static int add_users(struct all *all, unsigned regime, unsigned n_users, double 
                   all->facts.max_context, n_context);
         return 0;
     }
-    int rc = all_find_fixed(all, n_context, DECODE_CHUNK, &fixed, err);
+    const int rc = all_find_fixed(all, n_context, DECODE_CHUNK, false, &fixed, err);
     if (rc != 0)
         return rc;
     const uint64_t session = fixed->kv_bytes + SERVER_MARKS * all->facts.state_bytes;
-    rc = find_budget(all, regime, share, n_context, DECODE_CHUNK,
-                     OWN_SERVER_REQUEST_BYTES + (n_users + SERVER_SESSIONS_MORE) * session, &bytes,
-                     err);
-    if (rc != 0 || bytes == 0)
-        return rc;
-    struct all_case *one = begin_case(all, regime, "serve", false);
+    find_budget(all, regime, share, fixed,
+                OWN_SERVER_REQUEST_BYTES + (n_users + SERVER_SESSIONS_MORE) * session, &bytes);
+    struct all_case *one = bytes > 0 ? begin_case(all, regime, "serve", false) : NULL;
     if (one == NULL)
         return 0;
     one->kind = ALL_SERVE;
@@ -380,15 +391,14 @@ static int build_start(struct all *all, unsigned regime, struct fm_error *err)
         leave_out(all, regime, "the model has no tokenizer, so there is no text to wait for");
         return 0;
     }
-    int rc = all_find_fixed(all, n_context, DECODE_CHUNK, &fixed, err);
+    const int rc = all_find_fixed(all, n_context, DECODE_CHUNK, false, &fixed, err);
     if (rc != 0)
         return rc;
     uint64_t bytes = fixed->bytes + n_experts(all) * fixed->slot_bytes + ROOMY_BYTES;
     if (bytes > all->usable_bytes)
         bytes = all->usable_bytes;
     if (bytes < fixed->bytes + MARGIN_BYTES) {
-        leave_out(all, regime, "the dense weights alone need %.1f GiB of memory; %.1f GiB may be "
-                  "used", (double)fixed->bytes / GIB, (double)all->usable_bytes / GIB);
+        leave_out_large(all, regime, "the dense weights alone", fixed->bytes + MARGIN_BYTES);
         return 0;
     }
     for (unsigned i = 0; i < 2 && all->n_cases < ALL_CASES_MAX; i++) {
@@ -417,31 +427,37 @@ static int build_start(struct all *all, unsigned regime, struct fm_error *err)
 
 static int build_drafts(struct all *all, unsigned regime, struct fm_error *err)
 {
-    static const char *const words[] = {"quarter", "half", "all"};
-    static const double shares[] = {25, 50, 100};
-    (void)err;
+    static const double shares[] = {0.25, 0.5, 1};
+    const bool is_simulated = args_text(all->args, "routes") != NULL;
+    const unsigned n_tokens = all->is_quick ? 16 : 48, n_repeat = all->is_quick ? 1 : 2;
+    const unsigned n_runs = is_simulated ? (n_repeat + 1) * DRAFT_SIDES : 1;
+    const struct all_fixed *fixed;
     if (!all->facts.has_mtp || !is_routed(all, regime)) {
         leave_out(all, regime, "the model has no block for multi-token prediction that can be "
                   "used");
         return 0;
     }
-    for (unsigned i = 0; i < 3; i++) {
-        struct all_case *one = all->is_quick && i != 1 ? NULL
-                                                       : begin_case(all, regime, "draft", false);
+    const int rc = all_find_fixed(all, DRAFT_PROMPT + n_runs * n_tokens, DRAFT_CHUNK, true, &fixed,
+                                  err);
+    for (unsigned i = 0; rc == 0 && i < 3; i++) {
+        uint64_t bytes = 0;
+        if (!all->is_quick || i == 1)
+            find_budget(all, regime, shares[i], fixed, 0, &bytes);
+        struct all_case *one = bytes > 0 ? begin_case(all, regime, "draft", false) : NULL;
         if (one == NULL)
             continue;
         one->kind = ALL_DRAFT;
-        add_word(one, "--budgets");
-        add_word(one, words[i]);
-        add_number(one, "--tokens", all->is_quick ? 16 : 48);
-        add_number(one, "--repeat", all->is_quick ? 1 : 2);
-        if (args_text(all->args, "routes") != NULL) {
+        one->budget_bytes = bytes;
+        add_number(one, "--budgets", bytes);
+        add_number(one, "--tokens", n_tokens);
+        add_number(one, "--repeat", n_repeat);
+        if (is_simulated) {
             add_word(one, "--acceptance");
             add_word(one, acceptance);
         }
-        set_label(one, shares[i], "%.0f %% of the experts", shares[i]);
+        set_label(one, 100 * shares[i], "%.0f %% of the experts", 100 * shares[i]);
     }
-    return 0;
+    return rc;
 }
 
 static int build_levels(struct all *all, unsigned regime, struct fm_error *err)
@@ -523,6 +539,7 @@ static void add_gpu(struct all *all, unsigned regime, const char *command, doubl
         return;
     add_number(one, "--tokens", is_decode ? decode_tokens(all) : 2048);
     add_number(one, "--repeat", is_decode ? decode_pieces(all) : 2);
+    set_budget(one, all->usable_bytes);
     if (share < 1)
         add_number(one, "--gpu-memory", f->gpu_fixed_bytes +
                                             (uint64_t)(share * (double)f->gpu_cache_bytes));
@@ -697,11 +714,15 @@ static int look_around(struct all *all, struct fm_error *err)
     const int rc = all_ask(all, words, &plan, err);
     if (rc != 0)
         return rc;
-    const size_t n_disks = json_array_size(json_object_get(plan, "disks"));
+    const json_t *disks = json_object_get(plan, "disks");
+    const size_t n_disks = json_array_size(disks);
     const json_t *row = json_array_get(json_object_get(plan, "budgets"),
                                        (size_t)all_number(plan, "chosen"));
     const json_t *gpu = json_object_get(row, "gpu");
-    f->n_disks = n_disks > 1 ? (unsigned)n_disks : 1;
+    f->n_disks = n_disks > 1 ? smaller((unsigned)n_disks, FM_DISKS_MAX) : 1;
+    for (unsigned i = 0; i < f->n_disks; i++)
+        copy_text(f->disk_folders[i], sizeof f->disk_folders[i],
+                  all_string(json_array_get(disks, i), "folder"));
     copy_text(f->gpu, sizeof f->gpu, all_string(gpu, "name"));
     f->gpu_cache_bytes = all_count(gpu, "cache_bytes");
     f->n_gpu_slots = all_count(gpu, "n_slots");

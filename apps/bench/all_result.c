@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "apps/bench/all.h"
+#include "base/limits.h"
 #include "base/path.h"
+#include "base/plat.h"
 
 bool all_is_less_better(const struct all_regime *regime)
 {
@@ -71,7 +73,8 @@ void all_result(const struct all *all, const struct all_case *one, struct all_re
         for (unsigned i = 0; i < ALL_EXTRAS; i++)
             extras[i][r] = run->was_run ? run->extras[i] : NAN;
         out->n_runs += run->was_run;
-        out->n_busy += run->was_run && !run->quiet.is_quiet;
+        out->n_busy += run->was_run && run->quiet.is_known && !run->quiet.is_quiet;
+        out->n_unknown += run->was_run && !run->quiet.is_known;
         out->n_exceeded += run->was_run && run->is_exceeded;
     }
     for (unsigned p = 0; p < ALL_PROGRAMS; p++)
@@ -103,6 +106,81 @@ const char *all_command(const struct all *all, const struct all_case *one,
         if (strcmp(word, "--json") != 0 && strcmp(word, "-q") != 0)
             at += (size_t)snprintf(text + at, ALL_COMMAND_BYTES - at, " %s", word);
     }
+    return text;
+}
+
+/* Returns how many bytes at the start of `text` are this path: all of it, before a file in it or
+ * before the end of a word. */
+static size_t path_at(const char *text, const char *path)
+{
+    const size_t n = path != NULL ? strlen(path) : 0;
+    return n > 0 && strncmp(text, path, n) == 0 && strchr("/'\" ,:;)", text[n]) != NULL ? n : 0;
+}
+
+/* Returns the bytes of the path of one of the programs' files at the start of `text`, and the word
+ * that stands for it; 0 if there is none. */
+static size_t known_at(const struct all *all, const char *text, const char **word)
+{
+    const char *routes = args_text(all->args, "routes");
+    char model[LIMIT_PATH_BYTES] = "", packed[LIMIT_PATH_BYTES] = "";
+    if (!plat_real_path(all->model, model))
+        model[0] = '\0';
+    if (all->packed == NULL || !plat_real_path(all->packed, packed))
+        packed[0] = '\0';
+    const struct {
+        const char *path, *word;
+    } known[] = {{all->model, "MODEL"}, {model, "MODEL"}, {all->packed, "PACKED"},
+                 {packed, "PACKED"}, {all->heat_path, "HEAT"},
+                 {routes, routes != NULL ? path_base(routes) : ""}};
+    size_t best = 0;
+    for (unsigned i = 0; i < sizeof known / sizeof known[0]; i++) {
+        const size_t n = path_at(text, known[i].path);
+        if (n > best)
+            *word = known[i].word;
+        best = n > best ? n : best;
+    }
+    return best;
+}
+
+/* Returns the bytes before the last name of the path at the start of `text`; 0 if there is no path.
+ * After a quote, which is '\0' without one, it may have blanks, and a folder need not be marked. */
+static size_t folders_at(const char *text, char quote)
+{
+    const char end[] = {quote, '\0'};
+    const size_t n = strcspn(text, quote != '\0' ? end : "'\" ,:;)");
+    size_t last = 0;
+    for (size_t i = 0; i + 1 < n; i++)
+        last = text[i] == '/' ? i + 1 : last;
+    const bool is_marked = text[0] == '/' || strncmp(text, "~/", 2) == 0 ||
+                           strncmp(text, "./", 2) == 0 || strncmp(text, "../", 3) == 0;
+    return quote != '\0' || is_marked ? last : 0;
+}
+
+const char *all_public_text(const struct all *all, const char *message, char text[ALL_WHY_BYTES])
+{
+    size_t at = 0;
+    char quote = '\0'; /* that is open */
+    bool is_start = true; /* of a word */
+    while (*message != '\0' && at + 1 < ALL_WHY_BYTES) {
+        const char *word = "";
+        const char c = *message;
+        size_t n = is_start ? known_at(all, message, &word) : 0;
+        if (is_start && n == 0)
+            n = folders_at(message, quote);
+        if (n > 0) {
+            const int bytes = snprintf(text + at, ALL_WHY_BYTES - at, "%s", word);
+            at += bytes > 0 ? (size_t)bytes : 0;
+            message += n;
+            is_start = false;
+            continue;
+        }
+        const bool opens = (c == '\'' || c == '"') && quote == '\0' && is_start;
+        is_start = opens || (quote == '\0' && strchr(" (=,:[", c) != NULL);
+        quote = opens ? c : c == quote ? '\0' : quote;
+        text[at++] = c;
+        message++;
+    }
+    text[at < ALL_WHY_BYTES ? at : ALL_WHY_BYTES - 1] = '\0';
     return text;
 }
 

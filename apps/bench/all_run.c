@@ -117,7 +117,7 @@ static int drop_one(void *ctx, const char *name, struct fm_error *err)
     return 0;
 }
 
-/* Drops the model's files from the page cache: all of a folder, or a GGUF file and its parts. */
+/* Drops files from the page cache: all of a folder, or a GGUF file and its parts. */
 static void drop_pages(const char *model)
 {
     struct plat_file_info info;
@@ -277,6 +277,8 @@ static int run_one(struct loop *l, struct all_case *one, unsigned round, unsigne
     say_line(l, l->n_done == 0);
     if (one->kind == ALL_COLD) {
         drop_pages(all->model);
+        for (unsigned i = 0; i < all->facts.n_disks; i++)
+            drop_pages(all->facts.disk_folders[i]); /* "" does nothing */
         (void)unlink(all->heat_path); /* there is none after a first start */
     }
     quiet_take("/proc", &before);
@@ -359,6 +361,8 @@ int all_run(struct all *all, int (*saved)(struct all *all, struct fm_error *err)
             rc = saved(all, err);
     }
     progress_end(&l.bar);
-    (void)unlink(all->heat_path); /* there is none without the regime start */
+    for (unsigned i = 0; i < all->n_cases; i++)
+        if (is_start(&all->cases[i]))
+            (void)unlink(all->heat_path); /* Ctrl-C may have come before it was made */
     return rc;
 }

@@ -143,6 +143,7 @@ static void put_row(const struct all *all, const struct all_case *one, FILE *out
 
 void all_markdown(const struct all *all, FILE *out)
 {
+    char why[ALL_WHY_BYTES];
     (void)fprintf(out, "# %s: flashmoe bench all\n\n```\n", all->facts.name);
     print_machine(all, out);
     (void)fprintf(out, "```\n\nMedians of %u round%s with the lowest and highest.%s%s\n",
@@ -168,7 +169,7 @@ void all_markdown(const struct all *all, FILE *out)
         for (unsigned k = 0; k < all->n_cases; k++)
             if (all->cases[k].regime == i && all->cases[k].failed[0] != '\0')
                 (void)fprintf(out, "\nLeft out: %s: %s\n", all->cases[k].label,
-                              all->cases[k].failed);
+                              all_public_text(all, all->cases[k].failed, why));
         if (all->left_out[i][0] != '\0')
             (void)fprintf(out, "\nLeft out: %s\n", all->left_out[i]);
     }

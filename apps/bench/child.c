@@ -42,7 +42,7 @@ static void become(const char *const *argv, const int *out, const int *messages,
         dup2(out[1], STDOUT_FILENO) >= 0 && dup2(messages[1], STDERR_FILENO) >= 0) {
         (void)close(out[0]);
         (void)close(messages[0]);
-        (void)execvp(argv[0], (char *const *)(uintptr_t)argv);
+        (void)execv(argv[0], (char *const *)(uintptr_t)argv);
     }
     _exit(NOT_STARTED);
 }

@@ -20,9 +20,9 @@ struct child {
     uint64_t ns, first_ns;             /* until its end; until its first byte of output, 0: none */
 };
 
-/* Runs argv[0], which is a path or found in PATH, and waits for its end. A program that fails is no
- * error. Calls `tick` several times per second; it may be NULL. Free the result with child_free,
- * after an error too. */
+/* Runs argv[0], which is a path, and waits for its end. PATH is not searched. A program that fails
+ * is no error. Calls `tick` several times per second; it may be NULL. Free the result with
+ * child_free, after an error too. */
 int child_run(const char *const *argv, void (*tick)(void *ctx), void *ctx, struct child *child,
               struct fm_error *err);
 void child_free(struct child *child);

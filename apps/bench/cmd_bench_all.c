@@ -1,4 +1,5 @@
 #include <string.h>
+#include <unistd.h>
 
 #include "apps/bench/all.h"
 #include "apps/bench/child.h"
@@ -32,16 +33,49 @@ static void write_part(const struct all *all, unsigned which, FILE *out, bool *i
     }
 }
 
-/* Writes all files; an earlier version of each is replaced as a whole. */
-static int save(struct all *all, struct fm_error *err)
+#define FILE_PATH_BYTES (LIMIT_PATH_BYTES + 32)
+
+static const char *file_path(unsigned which, char path[FILE_PATH_BYTES])
+{
+    (void)snprintf(path, FILE_PATH_BYTES, "%s/%s", out_folder, file_names[which]);
+    return path;
+}
+
+static bool has_run(const struct all *all)
+{
+    bool has = false;
+    for (unsigned i = 0; i < all->n_cases; i++)
+        has |= all_has_result(&all->cases[i]);
+    return has;
+}
+
+/* Fails if the files cannot be written. Earlier ones are left as they are. */
+static int try_files(struct fm_error *err)
 {
     int rc = 0;
     for (unsigned i = 0; rc == 0 && i < N_FILES; i++) {
-        char path[LIMIT_PATH_BYTES + 32];
+        char path[FILE_PATH_BYTES];
+        struct part_file file = {0};
+        struct plat_file_info info;
+        if (plat_file_info(file_path(i, path), &info) && info.is_dir)
+            return err_set(err, FM_ERR_IO, "--out: cannot write '%s': it is a folder", path);
+        rc = part_file_open(&file, "--out", path, PLAT_SHARED, err);
+        if (rc == 0)
+            rc = part_file_close(&file, false, err);
+    }
+    return rc;
+}
+
+/* Writes all files; an earlier version of each is replaced as a whole. Until something was measured
+ * there is nothing to replace it with. */
+static int save(struct all *all, struct fm_error *err)
+{
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && i < N_FILES && has_run(all); i++) {
+        char path[FILE_PATH_BYTES];
         struct part_file file = {0};
         bool is_written = true;
-        (void)snprintf(path, sizeof path, "%s/%s", out_folder, file_names[i]);
-        rc = part_file_open(&file, "--out", path, PLAT_SHARED, err);
+        rc = part_file_open(&file, "--out", file_path(i, path), PLAT_SHARED, err);
         if (rc != 0)
             break;
         write_part(all, i, file.file, &is_written);
@@ -100,7 +134,9 @@ static int find_programs(struct all *all, struct fm_error *err)
 static void say_machine(const struct all *all)
 {
     char text[QUIET_TEXT_BYTES];
-    if (!all->before.is_quiet)
+    if (!all->before.is_known)
+        say_warning("whether the machine is quiet is %s", quiet_text(&all->before, text));
+    else if (!all->before.is_quiet)
         say_warning("the machine is %s; results are marked where other programs took part",
                     quiet_text(&all->before, text));
     else if (!args_flag(all->args, "quiet"))
@@ -133,39 +169,38 @@ static int prepare(struct all *all, struct fm_error *err)
 /* Returns the exit status: not good if nothing was measured, or if logits differ. */
 static int status_of(const struct all *all)
 {
-    bool is_good = false, differs = false;
-    for (unsigned i = 0; i < all->n_cases; i++) {
-        is_good |= all_has_result(&all->cases[i]);
+    bool differs = false;
+    for (unsigned i = 0; i < all->n_cases; i++)
         differs |= all->cases[i].differs;
-    }
     if (all->is_cut)
         return STATUS_INTERRUPTED;
     if (differs)
         say_warning("the logits of a case differ between runs; this must not be");
-    return is_good && !differs ? STATUS_OK : STATUS_FAILED;
+    return has_run(all) && !differs ? STATUS_OK : STATUS_FAILED;
 }
 
 static int measure(struct all *all, struct fm_error *err)
 {
-    int rc = open_folder(all, err);
-    (void)snprintf(all->heat_path, sizeof all->heat_path, "%.*s/bench.heat",
-                   (int)sizeof all->heat_path - 16, out_folder);
-    if (rc == 0)
-        rc = all_build(all, err);
-    if (rc == 0)
-        rc = save(all, err); /* fails before the work if it cannot be done */
+    int rc = all_build(all, err);
     if (rc != 0)
         return rc;
     say_left_out(all);
     if (all->n_cases == 0)
         return err_set(err, FM_ERR_ARG, "nothing can be measured: %s",
                        "every regime is left out for the reason above");
+    rc = open_folder(all, err);
+    if (rc == 0)
+        rc = try_files(err); /* before the work */
+    if (rc != 0)
+        return rc;
+    (void)snprintf(all->heat_path, sizeof all->heat_path, "%.*s/.flashmoe-bench-%ld.heat",
+                   (int)sizeof all->heat_path - 48, out_folder, (long)getpid());
     quiet_watch("/proc", all->machine.n_cpus_of_machine, WATCH_NS, &all->before);
     say_machine(all);
     all->begin_wall_ns = plat_wall_ns();
     rc = all_run(all, save, err);
     all->is_cut = rc == FM_ERR_CANCELLED;
-    if (!all->is_cut)
+    if (!all->is_cut || !has_run(all))
         return rc;
     return save(all, err);
 }
@@ -175,8 +210,11 @@ static int report(const struct all *all)
     if (args_flag(all->args, "json"))
         return out_json(all_json(all)) ? status_of(all) : STATUS_FAILED;
     all_print(all, stdout);
-    (void)printf("\nwritten      %s/%s, %s, %s\n", out_folder, file_names[FILE_JSON],
-                 file_names[FILE_MARKDOWN], file_names[FILE_HTML]);
+    if (has_run(all))
+        (void)printf("\nwritten      %s/%s, %s, %s\n", out_folder, file_names[FILE_JSON],
+                     file_names[FILE_MARKDOWN], file_names[FILE_HTML]);
+    else
+        (void)printf("\nNothing was measured, so nothing is written.\n");
     return status_of(all);
 }
 
@@ -221,8 +259,8 @@ static const struct option all_options[] = {
      .help = "Measure these regimes only: decode, stream, threads, prefill, prefill-threads, "
              "prefill-stream, users, users-half, start, drafts, levels, source, disks, gpu"},
     {.name = "list", .kind = OPTION_FLAG,
-     .help = "Print the regimes, the command of every case and why others are left out; measure "
-             "nothing"},
+     .help = "Print the regimes, the command of every case and why others are left out; run no "
+             "case"},
     {.name = "repeat", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = ALL_ROUNDS_MAX,
      .value = "5", .help = "Number of rounds. Each runs every case once"},
     {.name = "out", .kind = OPTION_PATH, .metavar = "DIR", .shown = "NAME-bench",

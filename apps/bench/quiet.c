@@ -64,7 +64,7 @@ void quiet_between(const struct quiet_sample *before, const struct quiet_sample 
                    unsigned n_cpus, struct quiet_view *v)
 {
     const double s = (double)(after->ns - before->ns) * 1e-9;
-    *v = (struct quiet_view){.n_cpus = n_cpus, .load = -1, .is_quiet = true};
+    *v = (struct quiet_view){.n_cpus = n_cpus, .load = -1};
     if (getloadavg(&v->load, 1) != 1)
         v->load = -1;
     v->is_known = before->is_known && after->is_known && s > 0;

@@ -24,7 +24,7 @@ struct quiet_process {
 
 /* What happened between two moments. */
 struct quiet_view {
-    bool is_known, is_quiet;
+    bool is_known, is_quiet; /* not quiet unless that is known */
     double others, stolen; /* processors, in the mean */
     double load;           /* of the last minute; negative: unknown */
     unsigned n_cpus;

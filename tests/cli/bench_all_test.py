@@ -4,8 +4,10 @@ answers as it is told; then the real program on nano.
 
 usage: bench_all_test.py PROGRAM MODEL [TestClass...]
 """
+import ctypes
 import html.parser
 import json
+import mmap
 import os
 import pathlib
 import shutil
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 PROGRAM, MODEL = map(os.path.abspath, sys.argv[1:3])
 SECONDS = 1800  # ends a hanging program; no test needs a fast machine
@@ -30,7 +33,7 @@ if words == ["--version"]:
     print({version!r})
     sys.exit(0)
 answers = json.load(open(os.path.join(folder, "answers.json")))
-with open(os.path.join({log!r}), "a") as log:
+with open(os.path.join({log!r}), "a", errors="replace") as log:
     log.write({name!r} + " " + " ".join(words) + "\\n")
 for i, one in enumerate(answers):
     if not all(word in words for word in one["words"]):
@@ -42,6 +45,8 @@ for i, one in enumerate(answers):
     if isinstance(say, str):
         sys.exit("flashmoe: " + say)
     time.sleep(say.get("sleep", 0))
+    if "heat" in say:
+        open(words[words.index("--heat") + 1], "w").write(say["heat"])
     print(json.dumps(say))
     sys.exit(0)
 sys.exit("flashmoe: no answer to " + " ".join(words))
@@ -97,6 +102,27 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data):
         self.text += data
+
+
+def n_pages(path):
+    """The pages of a file that are in the page cache."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+        seen = (ctypes.c_ubyte * (len(view) // mmap.PAGESIZE))()
+        base = ctypes.c_char.from_buffer(view)
+        rc = libc.mincore(ctypes.c_void_p(ctypes.addressof(base)), ctypes.c_size_t(len(view)), seen)
+        del base
+    assert rc == 0, os.strerror(ctypes.get_errno())
+    return sum(page & 1 for page in seen)
+
+
+def drop(path):
+    """Drops a file from the page cache. Returns False where that cannot be done or seen."""
+    if not sys.platform.startswith("linux"):
+        return False
+    with open(path, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return n_pages(path) == 0
 
 
 class Case(unittest.TestCase):
@@ -234,6 +260,56 @@ class LeftOut(Case):
             self.assertIn(f"--memory {one['memory_budget_bytes']}", one["command"])
         self.assertIn("70 % of the experts need", self.regime("stream")["left_out"])
 
+    def test_what_is_missing_is_never_shown_as_none(self):
+        """Sizes that look equal when they are rounded."""
+        self.fake()
+        need = (4 << 20) + 400 * (SLOT + 1) + (64 << 20)
+        done = self.run_all("--only", "decode", "--memory", need - 1, status=2)
+        self.assertIn("468.0 MiB of memory, 1 B more than the 468.0 MiB that may be used",
+                      done.stderr)
+
+    def test_drafts_have_budgets(self):
+        """As large as the plan with drafts says, and never more than --memory."""
+        self.fake({"words": ["plan", "--draft"], "says": [plan(slot=2 * SLOT)]},
+                  {"words": ["draft"], "says": [{"budgets": [
+                      {"resident_share": 0.5, "drafted": {"tok_per_s": {"median": 5.0}}}]}]},
+                  inspect={"mtp": {"is_usable": True}})
+        self.run_all("--only", "drafts", "--repeat", 1, "--memory", "700M")
+        found = self.regime("drafts")
+        self.assertEqual([one["x"] for one in found["cases"]], [25, 50])
+        for one in found["cases"]:
+            bytes_ = (4 << 20) + int(one["x"]) * 4 * (2 * SLOT + 1) + (2 << 20)
+            self.assertEqual(one["memory_budget_bytes"], bytes_)
+            self.assertIn(f"--budgets {bytes_} ", one["command"])
+        self.assertIn("100 % of the experts need", found["left_out"])
+        asked = [line for line in self.log.read_text().splitlines() if "--draft auto" in line]
+        self.assertIn(f"--context {128 + 48} --prefill-chunk 64", asked[0])
+
+    def test_reports_have_no_path(self):
+        """A failing program names files; the page and the tables do not say where they lie."""
+        said = "'{0}/home/m.fmoe/experts.bin', '{0}/a b/x.gguf' and {0}/c/log: gone; 5 MB/s, MODEL"
+        self.fake({"words": ["prefill"], "says": [said.format(self.folder)]},
+                  {"words": ["decode"], "says": [decode(10.0)]})
+        command = self.command("--only", "decode,prefill", "--repeat", 1, "--routes",
+                               self.folder / "c/log")
+        command[command.index("MODEL")] = f"{self.folder}/home/m.fmoe"
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=self.folder,
+                              timeout=SECONDS, check=True)
+        self.assertIn(f"{self.folder}/home/m.fmoe/experts.bin", done.stderr)
+        public = "'MODEL/experts.bin', 'x.gguf' and log: gone; 5 MB/s, MODEL"
+        self.assertEqual(self.regime("prefill")["cases"][0]["left_out"], public)
+        for name in ("bench.json", "bench.md", "bench.html"):
+            text = (self.out / name).read_text()
+            self.assertNotIn(str(self.folder), text, name)
+            self.assertIn("x.gguf", text)
+
+    def test_command_that_is_no_text(self):
+        """A file name that is not UTF-8 does not make a case disappear."""
+        self.fake({"words": ["decode"], "says": [decode(10.0)]})
+        self.run_all("--only", "decode", "--repeat", 1, "--routes", os.fsdecode(b"\xff.routes"))
+        one, = self.regime("decode")["cases"]
+        self.assertIn("--routes \ufffd.routes", one["command"])
+
     def test_every_regime_says_why(self):
         self.fake(inspect={"n_experts": 0, "n_moe_layers": 0})
         done = self.run_all("--only", "stream,start,drafts,source,disks,gpu", status=2)
@@ -265,6 +341,30 @@ class LeftOut(Case):
                              "prefill" not in name, found)
         self.assertIn("bench decode PACKED", of["packed"][0])
         self.assertIn(f"--gpu-memory {1500 + 2500}", of["decode, half of them on the GPU"][0])
+        done = self.run_all("--only", "gpu", "--list", "--memory", 600 << 20)
+        lines = [line for line in done.stdout.splitlines() if line.startswith("  ")]
+        self.assertEqual(len(lines), 3)
+        for line in lines:
+            self.assertIn(f"--memory {600 << 20}", line)
+
+    def test_cold_files_of_all_disks(self):
+        """Before a cold start no file of the model is in the page cache, on any of its disks."""
+        folders = [self.folder / name for name in ("one", "two")]
+        for folder in folders:
+            folder.mkdir()
+            with open(folder / "experts.bin", "wb") as file:
+                file.write(bytes(1 << 20))
+                os.fsync(file.fileno())
+        if not drop(folders[0] / "experts.bin") or not drop(folders[1] / "experts.bin"):
+            self.skipTest("this file system keeps its pages")
+        for folder in folders:
+            (folder / "experts.bin").read_bytes()
+            self.assertGreater(n_pages(folder / "experts.bin"), 0)
+        self.fake({"words": ["run"], "says": [{}]}, inspect={"has_tokenizer": True},
+                  division=plan(disks=[{"folder": str(folder)} for folder in folders]))
+        self.run_all("--only", "start", "--repeat", 1)
+        for folder in folders:
+            self.assertEqual(n_pages(folder / "experts.bin"), 0, folder)
 
 
 class Ends(Case):
@@ -278,18 +378,66 @@ class Ends(Case):
             self.assertIn(words, done.stderr)
             self.assertFalse(self.out.exists())
 
-    def test_ctrl_c_keeps_what_was_measured(self):
-        self.fake({"words": ["decode"], "says": [decode(10.0), {"sleep": 600}]})
+    def test_versus_is_a_path(self):
+        """A name without a slash is a file of this folder, not a program that PATH has."""
+        self.fake({"words": ["decode"], "says": [decode(10.0)]})
+        other = self.other({"words": ["decode"], "says": [decode(5.0)]})
+        path = f"{other.parent}:{os.environ['PATH']}"
+        with unittest.mock.patch.dict(os.environ, PATH=path):
+            done = self.run_all("--only", "decode", "--repeat", 1, "--versus", "flashmoe", status=2)
+            self.assertIn("--versus: 'flashmoe' cannot be started", done.stderr)
+        shutil.copy2(other, self.folder / "older")
+        self.run_all("--only", "decode", "--repeat", 1, "--versus", "older")
+        self.assertEqual(self.regime("decode")["cases"][0]["ratio"]["median"], 2)
+
+    def cut(self, n_begun):
+        """Sends Ctrl-C when so many cases have begun."""
         with subprocess.Popen(self.command("--only", "decode", "--repeat", 3),
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
                               stdin=subprocess.DEVNULL, cwd=self.folder) as process:
-            while (not self.log.exists() or
-                   sum(" decode " in line for line in self.log.read_text().splitlines()) < 2):
+            while (not self.log.exists() or sum(
+                    " decode " in line for line in self.log.read_text().splitlines()) < n_begun):
                 time.sleep(0.05)
                 self.assertIsNone(process.poll())
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 130, err)
+        return out, err
+
+    def test_earlier_files_stay_until_something_is_measured(self):
+        self.fake({"words": ["decode"], "says": [{"sleep": 600}]},
+                  {"words": ["prefill"], "says": ["the disk is gone"]})
+        self.out.mkdir()
+        old = {name: f"old {name}" for name in ("bench.json", "bench.md", "bench.html",
+                                                "bench.heat")}
+        for name, text in old.items():
+            (self.out / name).write_text(text)
+        self.run_all("--only", "source", status=2)  # nothing can be measured
+        _, err = self.cut(1)
+        self.assertIn("interrupted; nothing was measured", err)
+        done = self.run_all("--only", "prefill", "--repeat", 2, status=1)
+        self.assertIn("Nothing was measured, so nothing is written", done.stdout)
+        self.assertEqual({path.name: path.read_text() for path in self.out.iterdir()}, old)
+
+    def test_heat_file_is_its_own(self):
+        self.fake({"words": ["run"], "says": [{"heat": "made"}]}, inspect={"has_tokenizer": True})
+        self.out.mkdir()
+        (self.out / "bench.heat").write_text("a user's")
+        self.run_all("--only", "start", "--repeat", 1)
+        self.assertEqual((self.out / "bench.heat").read_text(), "a user's")
+        self.assertEqual(sorted(os.listdir(self.out)),
+                         ["bench.heat", "bench.html", "bench.json", "bench.md"])
+
+    def test_refuses_a_folder_before_the_work(self):
+        self.fake({"words": ["decode"], "says": [decode(10.0)]})
+        (self.out / "bench.md").mkdir(parents=True)
+        done = self.run_all("--only", "decode", status=1)
+        self.assertIn("bench.md': it is a folder", done.stderr)
+        self.assertNotIn(" decode ", self.log.read_text())
+
+    def test_ctrl_c_keeps_what_was_measured(self):
+        self.fake({"words": ["decode"], "says": [decode(10.0), {"sleep": 600}]})
+        out, _ = self.cut(2)
         found = self.result()
         self.assertTrue(found["is_interrupted"])
         self.assertEqual(self.regime("decode", found)["cases"][0]["n_runs"], 1)

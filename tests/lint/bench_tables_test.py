@@ -6,6 +6,7 @@ Usage: bench_tables_test.py [TestClass...]
 """
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,18 @@ ROW = ("| Decode | all | 20.0 (10.0 to 123) tok/s | 20.0, memory | 20.0 % | hits
 PAGE = "# Page\n\nBy hand.\n\n<!-- bench all: r.json -->\n<!-- end of r.json -->\n\nMore.\n"
 
 
+FOLDER = re.compile(r"(^|[\s'\"=(:,])(~|\.\.?)?/\w")  # the begin of a path
+
+
+def strings(value):
+    """Yields every text of a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from strings(one)
+
+
 def tool(what, root):
     return subprocess.run([sys.executable, TOOL, what, "--root", root], capture_output=True,
                           text=True, check=False)
@@ -52,9 +65,19 @@ class Tree(unittest.TestCase):
 
     def test_results_name_no_folder(self):
         for path in (ROOT / "docs/benchmarks").glob("*.json"):
-            for regime in json.loads(path.read_text())["regimes"]:
+            found = json.loads(path.read_text())
+            for text in strings(found):
+                self.assertFalse(FOLDER.search(text), f"{path.name}: {text}")
+            for regime in found["regimes"]:
                 for one in regime["cases"]:
                     self.assertNotIn("/", one["command"], path.name)
+
+    def test_folders_are_found(self):
+        for text in ("/home/a", "cannot read '/ssd/x'", "a=/b", "'../x' is gone", "see ~/x"):
+            self.assertTrue(FOLDER.search(text), text)
+        for text in ("tok/s", "kworker/0:1", "5 MB/s, or a / b", "MODEL/experts.bin"):
+            self.assertFalse(FOLDER.search(text), text)
+        self.assertEqual(list(strings({"a": ["b", {"c": "d"}], "e": 1})), ["b", "d"])
 
 
 class Tool(unittest.TestCase):
@@ -85,6 +108,14 @@ class Tool(unittest.TestCase):
         self.assertTrue(text.startswith("# Page\n\nBy hand.\n"))
         self.assertTrue(text.endswith("\n\nMore.\n"))
         self.assertEqual(tool("check", self.root).returncode, 0)
+
+    def test_quiet_is_not_assumed(self):
+        changed = json.loads(json.dumps(RESULT))
+        changed["machine"]["quiet"] = {"is_quiet": None, "others_cpus": None, "stolen_cpus": None,
+                                       "load": None}
+        self.file.write_text(json.dumps(changed))
+        self.assertEqual(tool("write", self.root).returncode, 0)
+        self.assertIn("It is not known whether the machine was quiet.", self.page.read_text())
 
     def test_notices_another_figure(self):
         self.page.write_text(self.page.read_text().replace("(10.0 to 123)", "(11.0 to 123)"))
