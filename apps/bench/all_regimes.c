@@ -333,7 +333,7 @@ static int build_prefill_stream(struct all *all, unsigned regime, struct fm_erro
 static int add_users(struct all *all, unsigned regime, unsigned n_users, double share,
                      struct fm_error *err)
 {
-    const unsigned n_prompt = all->is_quick ? 32 : 330, n_tokens = all->is_quick ? 24 : 48;
+    const unsigned n_prompt = all->is_quick ? 32 : 330, n_tokens = all->is_quick ? 64 : 48;
     const unsigned n_context = n_prompt + n_tokens + SERVER_ROOM_TOKENS;
     const struct all_fixed *fixed;
     uint64_t bytes;

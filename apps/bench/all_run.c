@@ -211,7 +211,8 @@ static void read_start(const struct all *all, unsigned round, const struct child
 
 static void give_up(struct all_case *one, const char *program, const char *why)
 {
-    (void)snprintf(one->failed, sizeof one->failed, "%.60s%s", program, why);
+    (void)snprintf(one->failed, sizeof one->failed, "%.60s%.*s", program,
+                   (int)sizeof one->failed - 61, why);
 }
 
 /* Compares the logits with those of the runs before. */

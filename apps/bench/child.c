@@ -151,7 +151,7 @@ static void keep_message(struct running *r, struct child *c)
     line = line != NULL ? line + 1 : r->tail;
     if (strncmp(line, mark, sizeof mark - 1) == 0)
         line += sizeof mark - 1;
-    (void)snprintf(c->message, sizeof c->message, "%s", line);
+    (void)snprintf(c->message, sizeof c->message, "%.*s", (int)sizeof c->message - 1, line);
 }
 
 static void close_pipe(const int *ends)
