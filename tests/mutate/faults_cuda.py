@@ -89,6 +89,6 @@ FAULTS = [
     Fault('routes that replace the router\'s are not those of the rows',
           'src/engine/forward_routed.c',
           'f->pass->positions[row]',
-          'f->pass->positions[0]',
+          'f->pass->positions[f->pass->n_rows - 1]',
           ['stream.gpu_tiers.qwen3_moe']),
 ]
