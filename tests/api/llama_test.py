@@ -22,7 +22,8 @@ TEXT = "Hello there, world."
 FIM = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|repo_name|>",
        "<|file_sep|>"]
 TIMINGS = {"cache_n", "prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second",
-           "predicted_n", "predicted_ms", "predicted_per_token_ms", "predicted_per_second"}
+           "predicted_n", "predicted_ms", "predicted_per_token_ms", "predicted_per_second",
+           "predicted_max_ms"}
 
 
 class Completion(OneServer):
@@ -54,7 +55,12 @@ class Completion(OneServer):
                          ("Hello there", "word", ", w"))
         answer = self.complete("A", n_predict=0)
         self.assertEqual((answer["content"], answer["tokens_evaluated"]), ("", 1))
-        self.assertEqual(self.complete("A", ignore_eos=True, n_predict=20)["tokens_predicted"], 20)
+        answer = self.complete("A", ignore_eos=True, n_predict=20)
+        self.assertEqual(answer["tokens_predicted"], 20)
+        timings = answer["timings"]
+        self.assertTrue(timings["predicted_per_token_ms"] / 2 < timings["predicted_max_ms"]
+                        <= timings["predicted_ms"], timings)
+        self.assertEqual(self.complete("A", n_predict=1)["timings"]["predicted_max_ms"], 0)
 
     def test_stream(self):
         status, headers, body = self.server.request("POST", "/completion", {
