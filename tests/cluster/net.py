@@ -23,8 +23,12 @@ NETWORKS = {
     "1g": (1000, 200, 0, 0, 1500),
     "10g": (10000, 50, 0, 0, 9000),
     "wifi": (300, 3000, 2000, 1, 1500),
+    "wifi-rto": (300, 3000, 2000, 1, 1500),
     "local": (100000, 0, 0, 0, 9000),
 }
+
+# What docs/CLUSTER.md tells users to set on each machine.
+ROUTES = {"wifi-rto": ("rto_min", "20ms")}
 
 AGENT = """#!/bin/sh
 # Runs a command on another "machine": agent ADDRESS COMMAND...
@@ -111,6 +115,9 @@ class Net:
             for i in range(n_hosts):
                 self.ip(i, "addr", "add", f"{self.subnet}.{i + 1}/24", "dev", self.name)
                 self.ip(i, "link", "set", self.name, "mtu", str(mtu), "txqueuelen", "1000", "up")
+                if network in ROUTES:
+                    self.ip(i, "route", "change", self.subnet + ".0/24", "dev", self.name,
+                            *ROUTES[network])
             self.make_groups(memory)
             self.write_files()
         except BaseException:
