@@ -618,7 +618,6 @@ static void *runner_main(void *ctx)
             if (!has_work)
                 while (keep_one(js, KEEP_MIN) && jobs_is_idle(js))
                     ;
-            see_loss(js);
         }
         lock(js);
         stops = js->is_stopping;

@@ -40,6 +40,7 @@ SHAPE = "gpt-oss-120b"
 SYNTH = ("--layers 8 --experts 96 --hidden 1024 --expert-width 4096 --heads 16 --kv-heads 4 "
          "--vocab 4096 --dense-format affine4-g64 --experts-format affine4-g64")
 PROMPT, SEQUENCES = 2048, 8
+PIECES = (128, 256) # the prompt on ranks again, in pieces that the program has not chosen
 COMMON = ["--gpu", "off", "--no-heat", "--json", "--quiet"]
 
 
@@ -193,8 +194,8 @@ def bench(m, n, cores, *words):
     return {key: told[key] for key in kept}
 
 
-def prompt_of(m, n, cores):
-    return bench(m, n, cores, "prefill", m.model, "--tokens", str(PROMPT), "--repeat", "3")
+def prompt_of(m, n, cores, *more):
+    return bench(m, n, cores, "prefill", m.model, "--tokens", str(PROMPT), "--repeat", "3", *more)
 
 
 def sequences_of(m, n, cores, count):
@@ -238,6 +239,8 @@ def one_round(m, with_all):
              for where, r, c in ((alone, 1, cores), (apart, n, cores))]
     steps.insert(4, ("hops", lambda: hops_of(m)))
     steps.append((f"{apart}, {n} sequences", lambda: sequences_of(m, n, cores, n)))
+    steps += [(f"{apart}, prompt, pieces of {rows}", lambda rows=rows:
+               prompt_of(m, n, cores, "--prefill-chunk", str(rows))) for rows in PIECES]
     if with_all:
         steps += [(f"{together}, prompt", lambda: prompt_of(m, 1, n * cores)),
                   (f"{together}, 8 sequences",
@@ -287,6 +290,9 @@ def show(found):
                f"{ratios[-1]:.2f})" if ratios else "not measured"
         print(f"| {what} | {text_of(alone)} | {text_of(apart)} | {told} | "
               f"{text_of(values_of(found, f'one rank, all processors, {what}'))} |")
+    for rows in PIECES:
+        values = values_of(found, f"{n} ranks, prompt, pieces of {rows}")
+        print(f"| prompt, pieces of {rows} | | {text_of(values)} | | |")
     one, several = bytes_of_step(found)
     print(f"\nA token of each of 8 sequences reads {one / 1e9:.2f} GB on one rank, "
           f"{several / 1e9:.2f} GB on {n}: with a memory for each rank {n * one / several:.2f}x at "
