@@ -133,6 +133,17 @@ class Signals(Opening):
                 wait_until(lambda: os.path.exists(seen_by(work, 1)))
                 self.assertEqual(self.end(process, signal_number, rank, "told to end"), "")
 
+    def test_another_program(self):
+        """MPI waits for ever for a rank that has ended well: the first rank says that it waits."""
+        process = subprocess.Popen(
+            [*mpirun(1), cluster_test.PROGRAM, "run", cluster_test.NANO, "-p", "a", ":", "-n", "1",
+             "true"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env=environment())
+        line = process.stderr.readline()
+        process.terminate()
+        process.communicate(timeout=START_S)
+        self.assertRegex(line, "rank 0 waits for ranks that have not begun")
+
     def command(self, *words):
         return subprocess.Popen([*mpirun(2), cluster_test.PROGRAM, *words, "--threads", "1",
                                  "--no-heat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
