@@ -611,7 +611,8 @@ static void *runner_main(void *ctx)
                 wait_for_clients(js);
         }
         if (e->n_running == 0) {
-            jobs_publish(js, true);
+            jobs_publish(js, true); /* asks the ranks */
+            see_loss(js);
             lock(js);
             const bool has_work = wait_for_work(js);
             unlock(js);
