@@ -201,6 +201,7 @@ class Functions(Parts):
             self.assertEqual(self.stream("T", **more), (call, "function_call"))
         two = self.ask("U") # the second call does not come
         self.assertEqual(two["message"]["function_call"]["name"], "get_weather")
+        self.assertEqual(self.stream("U")[0]["name"], "get_weather")
         self.assertEqual(self.ask("A")["finish_reason"], "stop")
 
     def test_choice(self):
