@@ -87,6 +87,7 @@ struct api_call {
     int64_t created_s;
     char model[128]; /* as named in the request */
     bool wants_usage, wants_progress, has_logprobs;
+    bool has_functions; /* chat: a call is a 'function_call', the form before 'tool_calls' */
     bool wants_tokens; /* llama-server: the ids of the answer's tokens */
     bool is_base64;    /* embeddings: the form of a vector */
     json_t *echo;      /* completions: texts of the prompts, repeated before the answers; or NULL */

@@ -42,6 +42,27 @@ def seeds():
                                  "chat_template_kwargs": {"enable_thinking": True}}),
         "chat-image": (CHAT, {"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": "x"}}]}]}),
+        "chat-image-result": (CHAT, {"messages": [*TALK[:-2], {
+            "role": "tool", "tool_call_id": "call_1", "content": [
+                {"type": "text", "text": "t"}, {"type": "image_url"}, {"type": "text",
+                                                                       "text": "u"}]}]}),
+        "chat-functions": (CHAT, {"messages": [*SAY, {"role": "assistant", "function_call": {
+            "name": "f", "arguments": "{}"}}, {"role": "function", "name": "f", "content": "r"}],
+            "functions": [TOOLS[0]["function"]], "stream": True}),
+        "chat-function-named": (CHAT, {"messages": SAY, "functions": [TOOLS[0]["function"]],
+                                       "function_call": {"name": "f"}}),
+        "messages-documents": (MESSAGES, {"max_tokens": 5, "messages": [{
+            "role": "user", "content": [
+                {"type": "document", "title": "T", "source": {"type": "text", "data": "d"}},
+                {"type": "search_result", "title": "T", "source": "s", "content": [
+                    {"type": "text", "text": "t"}]},
+                {"type": "tool_result", "tool_use_id": "call_1",
+                 "content": [{"type": "image"}]}]}]}),
+        "responses-image": (RESPONSES, {"input": [
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image"}]},
+            {"role": "user", "content": [{"type": "input_image"}]}]}),
+        "ollama-images": (OLLAMA_CHAT, {"messages": [{**SAY[0], "images": ["x"]}, *SAY]}),
         "completions": (COMPLETIONS, {"prompt": "hi", "echo": True, "max_tokens": 5}),
         "completions-many": (COMPLETIONS, {"prompt": ["a", [1, 2]], "logprobs": 2, **sampling}),
         "completions-ids": (COMPLETIONS, {"prompt": [1, 2, 3], "stream": True}),
