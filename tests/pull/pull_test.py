@@ -323,10 +323,11 @@ class Token(Case):
 
     def test_not_without_https(self):
         """The proxy plays a hub on another machine, reached over plain http."""
-        done = self.pull("org/noise", HF_TOKEN="hf_secret", HF_ENDPOINT="http://hub.example",
-                         http_proxy=self.hub.url, status=1)
-        self.assertIn("not sent", done.stderr)
-        self.assertEqual(self.tokens_of("hub"), {None})
+        for host in ("hub.example", "127.example", "127.0.0.1.example", "localhost.example"):
+            done = self.pull("org/noise", HF_TOKEN="hf_secret", HF_ENDPOINT=f"http://{host}",
+                             http_proxy=self.hub.url, status=1)
+            self.assertIn("not sent", done.stderr)
+            self.assertEqual(self.tokens_of("hub"), {None})
 
     def test_bad_token(self):
         for bad in ("two words", "line\nX-Injected: 1", "b\x01"):
