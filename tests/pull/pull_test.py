@@ -274,6 +274,23 @@ class Remove(Case):
         self.assertEqual(self.flashmoe("rm", "org/noise").returncode, 0)
         self.assertEqual((precious / "file").read_text(), "x")
 
+    def test_nothing_else_is_removed(self):
+        """Neither what a link of the models folder leads to, nor a folder that is no model."""
+        precious = self.folder / "precious/folder"
+        precious.mkdir(parents=True)
+        (precious / "model.safetensors").write_text("x")
+        self.models.mkdir()
+        (self.models / "org").symlink_to(precious.parent)
+        (precious / "a-Q4.gguf").write_text("x")
+        for name in ("org/folder", "org/folder:Q4"):
+            self.assert_fails(self.flashmoe("rm", name), "is a link", status=2)
+        self.assertEqual(len(list(precious.iterdir())), 2)
+        thesis = self.models / "mine/thesis/text.odt"
+        thesis.parent.mkdir(parents=True)
+        thesis.write_text("x")
+        self.assert_fails(self.flashmoe("rm", "mine/thesis"), "is no model", status=2)
+        self.assertEqual(thesis.read_text(), "x")
+
     def test_names_stay_inside(self):
         (self.folder / "victim").mkdir()
         for name in ("../victim", "org/../../victim", "org/..", "/", "org/", "./x", "-x/y",
