@@ -12,6 +12,7 @@ import sys
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES, TOKENIZE, DETOKENIZE, TEMPLATE, COUNT = range(8)
 OLLAMA_CHAT, OLLAMA_GENERATE, COMPLETION, INFILL, EMBEDDINGS, OLLAMA_SHOW = range(128, 134)
+OLLAMA_EMBED, OLLAMA_EMBEDDINGS = 134, 135
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 SAY = [{"role": "user", "content": "hi"}]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}
@@ -125,6 +126,9 @@ def seeds():
                             "input_extra": [{"filename": "f", "text": "t"}]}),
         "embeddings": (EMBEDDINGS, {"input": ["hi", [1, 2]], "encoding_format": "base64"}),
         "ollama-show": (OLLAMA_SHOW, {"model": "m"}),
+        "ollama-embed": (OLLAMA_EMBED, {"input": ["hi", "there"], "keep_alive": "5m"}),
+        "ollama-embeddings": (OLLAMA_EMBEDDINGS, {"prompt": "hi"}),
+        "ollama-keep": (OLLAMA_CHAT, {"messages": SAY, "keep_alive": "1h30.5m"}),
     }
 
 

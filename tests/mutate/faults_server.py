@@ -770,4 +770,12 @@ FAULTS = [
           'if (call->is_gbnf && c != NULL && json_array_size(c->tools) > 0)',
           'if (false)',
           ['api.Grammar']),
+    Fault('every model can be pulled', 'src/server/status_ollama.c',
+          'strcmp(name + n, ":latest") == 0);',
+          'strcmp(name + n, ":latest") != 0);',
+          ['api.Embeddings']),
+    Fault('a duration needs no unit', 'src/server/api_ollama.c',
+          'if (n_digits == 0 || n_unit == 0)',
+          'if (n_digits == 0)',
+          ['api.Embeddings']),
 ]
