@@ -233,6 +233,8 @@ int api_ollama_pull(const struct api_context *context, const json_t *body,
     const char *name = fields_string(&f, "model", fields_string(&f, "name", ""));
     if (error->fault != API_GOOD)
         return -1;
+    if (name[0] == '\0')
+        return api_fail(error, API_BAD, "model", "'model' must be given");
     /* Programs pull the model that they are about to use. */
     if (!is_served(context, name))
         return api_fail(error, API_NOT_FOUND, "model", "'%.100s' cannot be pulled through this "
