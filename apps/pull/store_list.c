@@ -413,25 +413,50 @@ static int remove_gguf(const char *path, const struct model_name *name, struct f
     return rc;
 }
 
-/* Refuses a folder that is no model, and one that lies elsewhere: behind a link of the models
- * folder may be anything. */
+/* Refuses what lies elsewhere: behind a link of the models folder may be anything. */
+static int check_no_link(const char *path, struct fm_error *err)
+{
+    struct plat_file_info info;
+    if (plat_file_info(path, &info) && !info.is_dir)
+        return err_set(err, FM_ERR_ARG, "'%s' is %s", path, info.is_link
+                       ? "a link: nothing behind it is removed; remove the link, or the model "
+                         "where it is" : "no folder: it was not removed");
+    return 0;
+}
+
+static bool ends_in(const char *text, const char *end)
+{
+    const size_t n = strlen(text), n_end = strlen(end);
+    return n > n_end && strcmp(text + n - n_end, end) == 0;
+}
+
+/* Refuses a link, and a folder that is no model. */
 static int check_removable(const char *path, struct fm_error *err)
 {
-    char parent[LIMIT_PATH_BYTES];
-    struct plat_file_info info;
     struct names files;
     bool is_gguf;
-    path_folder(path, parent);
-    if (plat_file_info(parent, &info) && !info.is_dir)
-        return err_set(err, FM_ERR_ARG, "'%s' is a link: nothing behind it is removed; remove the "
-                       "link, or the model where it is", parent);
-    int rc = names_of(path, &files, err);
-    const size_t n = strlen(path), n_packed = strlen(STORE_PACKED);
-    const bool is_pack = n > n_packed && strcmp(path + n - n_packed, STORE_PACKED) == 0;
+    int rc = check_no_link(path, err);
+    if (rc != 0)
+        return rc;
+    rc = names_of(path, &files, err);
+    const bool is_pack = ends_in(path, STORE_PACKED);
     if (rc == 0 && files.n > 0 && !is_pack && !holds_model(&files, &is_gguf))
         rc = err_set(err, FM_ERR_ARG, "'%s' is no model: it was not removed", path);
     names_clear(&files);
     return rc;
+}
+
+/* Returns whether the folder NAME.partial is what an interrupted pack has left. Other folders, and
+ * even models, can have such a name. */
+static bool is_left(const char *path)
+{
+    struct names files;
+    bool is_pack = ends_in(path, STORE_PACKED ".partial");
+    if (!is_pack && names_of(path, &files, NULL) == 0) {
+        is_pack = has_name(&files, "plan.json");
+        names_clear(&files);
+    }
+    return is_pack;
 }
 
 /* Removes a pack and what an interrupted one has left. Returns false in *is_there if there is
@@ -446,12 +471,12 @@ static int remove_pack(const char *path, bool *is_there, struct fm_error *err)
     if (!store_pack_source(path, "x", source))
         return 0;
     path_folder(source, holder);
+    if (plat_file_exists(path))
+        rc = check_removable(path, err); /* before anything is gone */
     for (size_t i = 0; rc == 0 && i < sizeof paths / sizeof paths[0]; i++)
-        if (plat_file_exists(paths[i])) {
+        if (plat_file_exists(paths[i]) && (paths[i] != partial || is_left(partial))) {
             *is_there = true;
-            rc = paths[i] == path ? check_removable(path, err) : 0;
-            if (rc == 0)
-                rc = store_remove_folder(paths[i], err);
+            rc = store_remove_folder(paths[i], err);
         }
     return rc;
 }
@@ -460,10 +485,13 @@ int store_remove(const struct pull_env *env, const struct model_name *name, stru
 {
     char path[LIMIT_PATH_BYTES], cached[LIMIT_PATH_BYTES], text[MODEL_TEXT_BYTES];
     bool is_there = false;
-    int rc = 0;
     model_name_text(name, text);
     if (!store_path(env, name, path))
         return err_set(err, FM_ERR_ARG, "the path of the models folder is too long");
+    path_folder(path, cached);
+    int rc = check_no_link(cached, err);
+    if (rc != 0)
+        return rc;
     const bool has_folder = plat_file_exists(path);
     if (has_folder && name->file[0] != '\0') {
         rc = check_removable(path, err);

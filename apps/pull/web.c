@@ -1,5 +1,6 @@
 #include "apps/pull/web.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,10 +61,9 @@ static bool origin_of(const char *url, struct origin *out)
 /* Returns whether the host is this machine: by an address, not by a name such as 127.example. */
 static bool is_this_machine(const char *host)
 {
-    unsigned a, b, c;
-    char more;
+    uint8_t address[4];
     return strcasecmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0 ||
-           sscanf(host, "127.%3u.%3u.%3u%c", &a, &b, &c, &more) == 3;
+           (inet_pton(AF_INET, host, address) == 1 && address[0] == 127);
 }
 
 /* Returns whether nobody between the hosts can read or change what is sent. */

@@ -221,6 +221,9 @@ int api_ollama_show(const struct api_context *context, const json_t *body,
                     struct text_buffer *answer, struct api_error *error);
 int api_ollama_pull(const struct api_context *context, const json_t *body,
                     struct text_buffer *answer, struct api_error *error);
+struct fields;
+/* Reads 'keep_alive' of Ollama's requests. Returns whether it asks to unload the model. */
+bool api_ollama_keep_alive(const struct fields *f);
 
 #ifdef __cplusplus
 }

@@ -72,13 +72,14 @@ static enum content_speaker speaker_of(const json_t *message)
     return SPEAKER_USER;
 }
 
-/* Adds a tool result as its own message, before the user's text. */
-static int read_result(struct reading *r, const json_t *block)
+/* Adds a tool result, the message's block i, as its own message, before the user's text. */
+static int read_result(struct reading *r, const json_t *block, size_t i)
 {
     struct turn result = {.role = "tool"};
+    char path[sizeof r->path + 32];
     result.call_id = json_string_value(json_object_get(block, "tool_use_id"));
-    int rc = content_text(json_object_get(block, "content"), r->path, OTHER_NAMED, &result,
-                          r->error);
+    (void)snprintf(path, sizeof path, "%s[%zu].content", r->path, i);
+    int rc = content_text(json_object_get(block, "content"), path, OTHER_NAMED, &result, r->error);
     if (rc == 0 && conversation_add(r->c, &result, r->texts) != 0)
         rc = no_memory(r->error);
     turn_clear(&result);
@@ -93,7 +94,7 @@ static int read_block(struct reading *r, const json_t *block, size_t i)
     if (type == NULL)
         return api_fail(r->error, API_BAD, r->path, "'%s' has a block without a type", r->path);
     if (is_result(block))
-        return read_result(r, block);
+        return read_result(r, block, i);
     if (strcmp(type, "redacted_thinking") == 0)
         return 0;
     if (strcmp(type, "thinking") == 0) {

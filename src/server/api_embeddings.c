@@ -27,6 +27,8 @@ static int read_texts(struct api_call *call, const struct fields *f, const char 
         (void)fields_fail(f, "stream", "is not supported here");
     if (call->error.fault != API_GOOD)
         return -1;
+    if (call->idle_reason != NULL)
+        return 0;
     spec->wants_embedding = spec->is_prompt_only = true;
     const int rc = api_read_prompts(call, fields_find(f, field), field, spec);
     call->echo_bytes = (uint64_t)spec->n_prompts * info.hidden * NUMBER_BYTES;
@@ -43,10 +45,22 @@ static int read_embeddings(struct api_call *call, const json_t *body, struct job
     return read_texts(call, &f, "input", spec);
 }
 
+/* Without a text a request asks to load the model, as in Ollama's other forms. */
+static int read_ollama_texts(struct api_call *call, const struct fields *f, const char *field,
+                             struct job_spec *spec)
+{
+    const json_t *texts = fields_find(f, field);
+    (void)api_ollama_keep_alive(f); /* the model stays loaded */
+    if (texts == NULL || (json_is_string(texts) && json_string_length(texts) == 0) ||
+        (json_is_array(texts) && json_array_size(texts) == 0))
+        call->idle_reason = "load";
+    return read_texts(call, f, field, spec);
+}
+
 static int read_ollama_embed(struct api_call *call, const json_t *body, struct job_spec *spec)
 {
     const struct fields f = {body, &call->error, ""};
-    return read_texts(call, &f, "input", spec);
+    return read_ollama_texts(call, &f, "input", spec);
 }
 
 static int read_ollama_embeddings(struct api_call *call, const json_t *body, struct job_spec *spec)
@@ -55,7 +69,7 @@ static int read_ollama_embeddings(struct api_call *call, const json_t *body, str
     const json_t *prompt = fields_find(&f, "prompt");
     if (prompt != NULL && !json_is_string(prompt))
         (void)fields_fail(&f, "prompt", "must be a string");
-    return read_texts(call, &f, "prompt", spec);
+    return read_ollama_texts(call, &f, "prompt", spec);
 }
 
 /* Returns the base64 of numbers in little-endian order, as clients expect them. */
@@ -110,6 +124,8 @@ static json_t *whole_ollama_embed(const struct api_call *call)
 {
     const struct job_usage *u = &call->usage;
     json_t *vectors = json_array();
+    if (call->idle_reason != NULL)
+        return json_pack("{s:s, s:o}", "model", call->model, "embeddings", vectors);
     for (unsigned i = 0; i < call->n_choices; i++)
         (void)json_array_append_new(vectors, numbers_json(&call->choices[i].content));
     return json_pack("{s:s, s:o, s:I, s:I, s:I}", "model", call->model, "embeddings", vectors,

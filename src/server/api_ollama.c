@@ -43,7 +43,7 @@ static void check_unsupported(const struct fields *f)
 /* Reads a duration such as "5m", "1h30m", "-1s" or "0". Returns whether it is one. */
 static bool read_duration(const char *text, bool *is_zero)
 {
-    static const char *const units[] = {"ns", "us", "\xc2\xb5s", "ms", "s", "m", "h"};
+    static const char *const units[] = {"ns", "us", "\xc2\xb5s", "\xce\xbcs", "ms", "s", "m", "h"};
     const char *at = text + (text[0] == '-' || text[0] == '+');
     *is_zero = strpbrk(at, "123456789") == NULL;
     if (strcmp(at, "0") == 0)
@@ -65,8 +65,7 @@ static bool read_duration(const char *text, bool *is_zero)
     return true;
 }
 
-/* Reads 'keep_alive'. Returns whether it asks to unload the model. */
-static bool read_keep_alive(const struct fields *f)
+bool api_ollama_keep_alive(const struct fields *f)
 {
     const json_t *keep = fields_find(f, "keep_alive");
     bool is_zero = json_is_number(keep) && json_number_value(keep) == 0;
@@ -88,7 +87,7 @@ static void read_common(struct api_call *call, const struct fields *f, struct jo
     call->has_logprobs = spec->wants_logprobs = fields_bool(f, "logprobs", false);
     spec->n_top_logprobs = (unsigned)fields_uint(f, "top_logprobs", 0, FM_TOP_LOGPROBS_MAX, 0);
     spec->holds_calls = true;
-    (void)read_keep_alive(f); /* the model stays loaded */
+    (void)api_ollama_keep_alive(f); /* the model stays loaded */
     check_unsupported(f);
     if (call->error.fault == API_GOOD)
         (void)constrain_value(call, fields_find(f, "format"), "format");
@@ -98,7 +97,7 @@ static void read_common(struct api_call *call, const struct fields *f, struct jo
  * loaded, and stays so. */
 static int read_nothing(struct api_call *call, const struct fields *f)
 {
-    call->idle_reason = read_keep_alive(f) ? "unload" : "load";
+    call->idle_reason = api_ollama_keep_alive(f) ? "unload" : "load";
     return call->error.fault == API_GOOD ? 0 : -1;
 }
 

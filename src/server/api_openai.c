@@ -201,6 +201,9 @@ static int read_functions(const struct fields *f, struct conversation *c)
     c->is_one_call = true;
     if (json_array_size(fields_find(f, "tools")) > 0)
         return fields_fail(f, "functions", "cannot be combined with 'tools', which replace them");
+    if (fields_find(f, "tool_choice") != NULL)
+        return fields_fail(f, "tool_choice", "chooses among 'tools'; 'functions' have "
+                           "'function_call'");
     if (word != NULL && strcmp(word, "none") == 0)
         return 0;
     for (size_t i = 0; rc == 0 && i < json_array_size(functions); i++) {
@@ -428,15 +431,16 @@ static bool write_failed(struct api_call *call)
            text_add_string(call->out, "data: [DONE]\n\n");
 }
 
-/* Returns the beginning of a call, or with `text` a piece of its arguments. */
-static json_t *call_delta(const struct api_call *call, const struct job_event *event, json_t *text)
+/* Returns the beginning of a call or a piece of its arguments; NULL without memory. */
+static json_t *call_delta(const struct api_call *call, const struct job_event *event)
 {
-    json_t *function = text != NULL
-                           ? json_pack("{s:o}", "arguments", text)
-                           : json_pack("{s:s, s:s}", "name", event->name, "arguments", "");
+    const bool is_begin = event->kind == JOB_CALL_BEGIN;
+    json_t *function = is_begin
+                           ? json_pack("{s:s, s:s}", "name", event->name, "arguments", "")
+                           : text_delta("arguments", event);
     if (call->has_functions)
         return json_pack("{s:o}", "function_call", function);
-    if (text != NULL)
+    if (!is_begin)
         return json_pack("{s:[{s:i, s:o}]}", "tool_calls", "index", (int)event->call, "function",
                          function);
     return json_pack("{s:[{s:i, s:s, s:s, s:o}]}", "tool_calls", "index", (int)event->call, "id",
@@ -460,11 +464,8 @@ static bool write_chat(struct api_call *call, const struct job_event *event)
                           event->text_bytes > 0 ? text_delta("content", event) : json_object(),
                           &event->logprobs, NULL);
     case JOB_CALL_BEGIN:
-        return chat_chunk(call, choice, call_delta(call, event, NULL), NULL, NULL);
     case JOB_CALL_ARGUMENTS:
-        return chat_chunk(call, choice,
-                          call_delta(call, event, text_json(event->text, event->text_bytes)), NULL,
-                          NULL);
+        return chat_chunk(call, choice, call_delta(call, event), NULL, NULL);
     case JOB_PROMPT:
     case JOB_EMBEDDING:
     case JOB_CALL_END:

@@ -92,10 +92,12 @@ static int read_reasoning(struct reading *r, const json_t *item)
 static int read_output(struct reading *r, const json_t *item)
 {
     struct turn turn = {.role = "tool"};
+    char path[sizeof r->path + 8];
     int rc = end_turn(r);
     turn.call_id = json_string_value(json_object_get(item, "call_id"));
+    (void)snprintf(path, sizeof path, "%s.output", r->path);
     if (rc == 0)
-        rc = content_text(json_object_get(item, "output"), r->path, OTHER_NAMED, &turn, r->error);
+        rc = content_text(json_object_get(item, "output"), path, OTHER_NAMED, &turn, r->error);
     if (rc == 0 && conversation_add(r->c, &turn, r->texts) != 0)
         rc = no_memory(r->error);
     turn_clear(&turn);

@@ -87,9 +87,10 @@ enum content_other { OTHER_REFUSED, OTHER_NAMED };
 enum content_speaker { SPEAKER_MODEL, SPEAKER_USER, SPEAKER_TOOL, SPEAKER_SYSTEM };
 typedef enum content_speaker content_speaker_fn(const json_t *message);
 /* Returns what becomes of other parts of messages[i]. They are refused in what the user says now:
- * the last message that is not the model's. If they were refused in tool results and in earlier
- * messages, an agent that keeps its history could never go on. An image right behind a tool result
- * is a tool's too: some APIs have no images in results, so agents send them as the user's. */
+ * the last message of the user, also with a system message or the beginning of an answer behind it.
+ * If they were refused in tool results and in earlier messages, an agent that keeps its history
+ * could never go on. An image right behind a tool result is a tool's too: some APIs have no images
+ * in results, so agents send them as the user's. */
 enum content_other content_other_at(const json_t *messages, size_t i, content_speaker_fn *speaker);
 /* Adds a line that says that a part of this type is left out. */
 bool content_name(struct turn *turn, const char *type);

@@ -14,9 +14,13 @@ enum content_other content_other_at(const json_t *messages, size_t i, content_sp
         return OTHER_REFUSED;
     if (who != SPEAKER_USER)
         return OTHER_NAMED;
-    for (size_t k = i + 1; k < json_array_size(messages); k++)
-        if (speaker(json_array_get(messages, k)) != SPEAKER_MODEL)
+    bool is_answered = false;
+    for (size_t k = i + 1; k < json_array_size(messages); k++) {
+        const enum content_speaker next = speaker(json_array_get(messages, k));
+        if (next == SPEAKER_USER || next == SPEAKER_TOOL || (next == SPEAKER_SYSTEM && is_answered))
             return OTHER_NAMED;
+        is_answered = is_answered || next == SPEAKER_MODEL;
+    }
     for (size_t k = i; k > 0; k--) {
         const enum content_speaker before = speaker(json_array_get(messages, k - 1));
         if (before != SPEAKER_USER)
@@ -103,11 +107,12 @@ static const json_t *inner_text(const json_t *part)
     return json_is_string(inner) || json_is_array(inner) ? inner : NULL;
 }
 
-/* Adds a document or a search result with its title, on lines of its own. */
+/* Adds a document or a search result with its title and context, on lines of its own. */
 static int add_document(const json_t *part, const json_t *inner, const char *path,
                         enum content_other other, struct turn *turn, struct api_error *error)
 {
     if (!add_heading(turn, json_object_get(part, "title")) ||
+        !add_heading(turn, json_object_get(part, "context")) ||
         !add_heading(turn, json_object_get(part, "source")) || !end_line(&turn->content))
         return no_memory(error);
     const int rc = content_text(inner, path, other, turn, error);

@@ -58,8 +58,7 @@ class Completion(OneServer):
         answer = self.complete("A", ignore_eos=True, n_predict=20)
         self.assertEqual(answer["tokens_predicted"], 20)
         timings = answer["timings"]
-        self.assertTrue(timings["predicted_per_token_ms"] / 2 < timings["predicted_max_ms"]
-                        <= timings["predicted_ms"], timings)
+        self.assertTrue(0 < timings["predicted_max_ms"] <= timings["predicted_ms"], timings)
         self.assertEqual(self.complete("A", n_predict=1)["timings"]["predicted_max_ms"], 0)
 
     def test_stream(self):
@@ -297,9 +296,23 @@ class Embeddings(OneServer):
         self.assertEqual((status, answer["embeddings"]), (200, [one, other]), answer)
         status, answer = self.server.post("/api/embeddings", {"prompt": "hi there"})
         self.assertEqual((status, answer), (200, {"embedding": one}))
-        for path, body, field in (("/api/embed", {}, "input"),
-                                  ("/api/embed", {"input": []}, "input"),
+        # Without a text, programs ask to load the model.
+        name = self.server.get("/api/tags")["models"][0]["name"]
+        for body in ({}, {"input": None}, {"input": ""}, {"input": []}, {"keep_alive": 0}):
+            self.assertEqual(self.server.post("/api/embed", {"model": name, **body}),
+                             (200, {"model": name, "embeddings": []}))
+        for body in ({}, {"prompt": ""}, {"prompt": None, "keep_alive": "5m"}):
+            self.assertEqual(self.server.post("/api/embeddings", body), (200, {"embedding": []}))
+        for path, body, field in (("/api/embed", {"input": 5}, "input"),
+                                  ("/api/embed", {"input": {}}, "input"),
+                                  ("/api/embed", {"input": ["x", 5]}, "input[1]"),
+                                  ("/api/embed", {"input": "x", "keep_alive": "5"}, "keep_alive"),
+                                  ("/api/embed", {"keep_alive": []}, "keep_alive"),
+                                  ("/api/embeddings", {"keep_alive": "x"}, "keep_alive"),
+                                  ("/api/embeddings", {"prompt": "x", "keep_alive": "x"},
+                                   "keep_alive"),
                                   ("/api/embeddings", {"prompt": ["x"]}, "prompt"),
+                                  ("/api/embeddings", {"prompt": []}, "prompt"),
                                   ("/api/embed", {"input": "x", "stream": True}, "stream")):
             status, answer = self.server.post(path, body)
             self.assertEqual(status, 400)
@@ -319,7 +332,8 @@ class Embeddings(OneServer):
         self.assertEqual(status, 404)
         self.assertIn("manage models", answer["error"])
         for keep, reason in ((0, "unload"), ("0", "unload"), ("0h0.0s", "unload"), (-1, "load"),
-                             ("-1s", "load"), ("1h30m", "load"), ("1.5ms", "load")):
+                             ("-1s", "load"), ("1h30m", "load"), ("1.5ms", "load"), ("5us", "load"),
+                             ("5\u00b5s", "load"), ("5\u03bcs", "load")):
             status, answer = self.server.post("/api/generate", {"keep_alive": keep})
             self.assertEqual((status, answer["done_reason"]), (200, reason), answer)
         for keep in ("", "5", "m", "5 m", ".h", "5q", "5m,", [], True):

@@ -72,6 +72,14 @@ class Images(Parts):
         prefill = {"role": "assistant", "content": "It is", "prefix": True}
         self.refused(path, {"messages": [asks, prefill]}, "messages[0].content[1]")
         self.assertIn(f"what is this A\n{LINE}<|im_end|>", self.prompt([asks, SAY]))
+        # A reminder behind the picture does not hide it; behind an answer it is a new turn.
+        for role in ("system", "developer"):
+            reminder = {"role": role, "content": "be brief"}
+            for behind in ([reminder], [reminder, prefill]):
+                self.refused(path, {"messages": [asks, *behind]}, "messages[0].content[1]")
+            self.assertIn(LINE, self.prompt([asks, reminder, SAY]))
+            self.assertIn(LINE, self.prompt([asks, {"role": "assistant", "content": "x"},
+                                             reminder]))
         calls = {"role": "assistant", "content": None, "tool_calls": [CALL]}
         for parts, text in (([CHAT], LINE), ([CHAT, CHAT], f"{LINE}\n{LINE}"),
                             ([{"type": "text", "text": "seen"}, CHAT,
@@ -118,6 +126,7 @@ class Images(Parts):
         answer = self.post(path, result([MESSAGES]))
         self.assertEqual(answer["content"][0]["text"], "I cannot see it.")
         self.same(path, result([MESSAGES]), result(LINE))
+        self.refused(path, result([{"type": None}]), "messages[2].content[0].content[0]")
         pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf",
                                               "data": ""}}
         behind = "[document left out: this model reads text only]"
@@ -136,6 +145,9 @@ class Images(Parts):
                                                  "data": "plain"}}, "plain"),
                 ({"type": "document", "title": "T", "source": {"type": "content",
                                                                "content": texts}}, "T\none two"),
+                ({"type": "document", "title": "T", "context": "from 2020", "source": {
+                    "type": "text", "media_type": "text/plain", "data": "plain"}},
+                 "T\nfrom 2020\nplain"),
                 ({"type": "search_result", "title": "T", "source": "http://x", "content": texts},
                  "T\nhttp://x\none two")):
             self.same("/v1/messages", ask({"type": "text", "text": "see"}, part,
@@ -155,6 +167,10 @@ class Images(Parts):
         output = {"type": "function_call_output", "call_id": "call_1"}
         self.same(path, {"input": [SAY, call, {**output, "output": [RESPONSES]}]},
                   {"input": [SAY, call, {**output, "output": LINE}]})
+        self.refused(path, {"input": [SAY, call, {**output, "output": [{"type": None}]}]},
+                     "input[2].output[0]")
+        error = self.post(path, {"input": [SAY, call, {**output, "output": 5}]}, 400)["error"]
+        self.assertIn("'input[2].output' must be", error["message"])
         answer = self.post(path, {"input": [SAY, call, {**output, "output": "x"}, asks]})
         self.assertEqual(answer["output"][0]["content"][0]["text"], "I cannot see it.")
 
@@ -239,6 +255,8 @@ class Functions(Parts):
                              "function_call"),
                             ({"tools": [{"type": "function", "function": FUNCTIONS[0]}]},
                              "functions"),
+                            ({"tool_choice": "required"}, "tool_choice"),
+                            ({"tool_choice": "none", "function_call": "none"}, "tool_choice"),
                             ({"functions": [{"name": "f", "strict": True, "parameters": {
                                 "type": "object", "properties": {"a": {
                                     "type": "array", "uniqueItems": True}}}}],

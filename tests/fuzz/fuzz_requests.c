@@ -104,7 +104,8 @@ static void look(unsigned which, const json_t *body)
                    : which == 1 ? api_detokenize(context(), body, &found, &error)
                    : which == 2 ? api_apply_template(context(), body, &found, &error)
                    : which == 3 ? api_count_tokens(context(), body, &found, &error)
-                                : api_ollama_show(context(), body, &found, &error);
+                   : which == 4 ? api_ollama_show(context(), body, &found, &error)
+                                : api_ollama_pull(context(), body, &found, &error);
     json_t *answer = json_loadb(text_buffer_text(&found), found.n, JSON_ALLOW_NUL, NULL);
     require((rc == 0) == json_is_object(answer), "an answer or an error");
     require((rc == 0) == (error.fault == API_GOOD), "an error has a fault");
@@ -120,7 +121,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const struct api *const more[] = {&api_ollama_chat, &api_ollama_generate,
                                              &api_llama_completion, &api_llama_infill,
                                              &api_embeddings, NULL /* show */,
-                                             &api_ollama_embed, &api_ollama_embeddings};
+                                             &api_ollama_embed, &api_ollama_embeddings,
+                                             NULL /* pull */};
     static const size_t n_more = sizeof more / sizeof more[0];
     if (size < 1)
         return 0;
@@ -131,7 +133,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const bool is_more = data[0] >= 128;
     const unsigned which = is_more ? (data[0] - 128u) % (unsigned)n_more : data[0] % 8;
     if (is_more ? more[which] == NULL : which >= 4) {
-        look(is_more ? 4 : which - 4, body);
+        look(!is_more ? which - 4 : which == 5 ? 4 : 5, body);
     } else {
         const struct api *api = is_more ? more[which] : apis[which];
         struct api_call call;

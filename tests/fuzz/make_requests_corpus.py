@@ -12,7 +12,7 @@ import sys
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES, TOKENIZE, DETOKENIZE, TEMPLATE, COUNT = range(8)
 OLLAMA_CHAT, OLLAMA_GENERATE, COMPLETION, INFILL, EMBEDDINGS, OLLAMA_SHOW = range(128, 134)
-OLLAMA_EMBED, OLLAMA_EMBEDDINGS = 134, 135
+OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_PULL = range(134, 137)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 SAY = [{"role": "user", "content": "hi"}]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}
@@ -54,7 +54,8 @@ def seeds():
                                        "function_call": {"name": "f"}}),
         "messages-documents": (MESSAGES, {"max_tokens": 5, "messages": [{
             "role": "user", "content": [
-                {"type": "document", "title": "T", "source": {"type": "text", "data": "d"}},
+                {"type": "document", "title": "T", "context": "c",
+                 "source": {"type": "text", "data": "d"}},
                 {"type": "search_result", "title": "T", "source": "s", "content": [
                     {"type": "text", "text": "t"}]},
                 {"type": "tool_result", "tool_use_id": "call_1",
@@ -128,6 +129,9 @@ def seeds():
         "ollama-show": (OLLAMA_SHOW, {"model": "m"}),
         "ollama-embed": (OLLAMA_EMBED, {"input": ["hi", "there"], "keep_alive": "5m"}),
         "ollama-embeddings": (OLLAMA_EMBEDDINGS, {"prompt": "hi"}),
+        "ollama-embed-load": (OLLAMA_EMBED, {"input": "", "keep_alive": "5\u03bcs"}),
+        "ollama-pull": (OLLAMA_PULL, {"model": "fuzz:latest"}),
+        "ollama-pull-other": (OLLAMA_PULL, {"name": "other"}),
         "ollama-keep": (OLLAMA_CHAT, {"messages": SAY, "keep_alive": "1h30.5m"}),
     }
 

@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import unittest
@@ -31,6 +32,25 @@ mkdir -p "$1" "$SOURCES/zlib/debian"
 echo text >"$SOURCES/zlib/debian/copyright"
 echo "zlib 1" >"$1/versions"
 """
+
+
+class Roots(unittest.TestCase):
+    """The test of the packages themselves."""
+
+    def test_no_mirror(self):
+        """It is skipped, not failed, where no root can be made: also without a mirror."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("SHA256SUMS", "flashmoe_1.deb"):
+                pathlib.Path(folder, name).touch()
+            commands = os.path.join(folder, "bin")
+            write_commands(commands, {"mmdebstrap": "echo no mirror >&2; exit 25"})
+            done = subprocess.run(
+                [sys.executable, ROOT / "tests/package/roots_test.py", folder,
+                 "Deb.test_installed_run_upgraded_removed"],
+                env={**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "ROOTS": ""},
+                capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 77, done.stderr)
+        self.assertIn("no mirror" if os.geteuid() == 0 else "only root", done.stdout)
 
 
 class Release(unittest.TestCase):

@@ -285,11 +285,46 @@ class Remove(Case):
         for name in ("org/folder", "org/folder:Q4"):
             self.assert_fails(self.flashmoe("rm", name), "is a link", status=2)
         self.assertEqual(len(list(precious.iterdir())), 2)
+        for left in ("other.fmoe.partial/text.odt", ".pull-other/text.odt"):
+            path = precious.parent / left
+            path.parent.mkdir()
+            path.write_text("x")
+            self.assert_fails(self.flashmoe("rm", "org/other"), "is a link", status=2)
+            self.assertEqual(path.read_text(), "x")
         thesis = self.models / "mine/thesis/text.odt"
         thesis.parent.mkdir(parents=True)
         thesis.write_text("x")
         self.assert_fails(self.flashmoe("rm", "mine/thesis"), "is no model", status=2)
         self.assertEqual(thesis.read_text(), "x")
+
+    def test_links_at_models(self):
+        """Nor what a link in the place of a model leads to, nor what stands beside it."""
+        precious = self.folder / "precious"
+        beside = self.models / "org/noise.fmoe.partial/plan.json"
+        for path in (precious / "a-Q4.gguf", precious / "b-Q8.gguf", beside):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x")
+        for link in ("noise", "noise.fmoe"):
+            (self.models / "org" / link).symlink_to(precious)
+        for name in ("org/noise:Q4", "org/noise", "org/noise.fmoe"):
+            self.assert_fails(self.flashmoe("rm", name), "is a link", status=2)
+        self.assertEqual(sorted(p.name for p in precious.iterdir()), ["a-Q4.gguf", "b-Q8.gguf"])
+        self.assertEqual(beside.read_text(), "x")
+
+    def test_partial_names(self):
+        """NAME.partial goes with NAME only if it is what an interrupted pack has left."""
+        folder = self.models / "mine/thesis.partial"
+        folder.mkdir(parents=True)
+        for name in ("text.odt", "model.safetensors"): # another model can have such a name
+            (folder / name).write_text("x")
+            self.assert_fails(self.flashmoe("rm", "mine/thesis"), "no pulled model", status=2)
+            self.assertEqual((folder / name).read_text(), "x")
+        for name in ("thesis.partial", "thesis.fmoe.partial"):
+            left = self.models / "mine" / name / "plan.json"
+            left.parent.mkdir(parents=True, exist_ok=True)
+            left.write_text("{}")
+            self.assertEqual(self.flashmoe("rm", "mine/thesis").returncode, 0)
+            self.assertFalse(left.parent.exists())
 
     def test_names_stay_inside(self):
         (self.folder / "victim").mkdir()
@@ -340,7 +375,8 @@ class Token(Case):
 
     def test_not_without_https(self):
         """The proxy plays a hub on another machine, reached over plain http."""
-        for host in ("hub.example", "127.example", "127.0.0.1.example", "localhost.example"):
+        for host in ("hub.example", "127.example", "127.0.0.1.example", "localhost.example",
+                     "127.0.0.999", "127.256.1.1", "128.0.0.1"):
             done = self.pull("org/noise", HF_TOKEN="hf_secret", HF_ENDPOINT=f"http://{host}",
                              http_proxy=self.hub.url, status=1)
             self.assertIn("not sent", done.stderr)
