@@ -79,25 +79,27 @@ void cluster_alarm_from_signal(void)
 }
 
 /* MPI begins when all ranks have begun. It waits for ever for one that hangs before that, or has
- * ended with status 0 because it is another program. So many seconds it may take until the first
- * rank says that it waits, and so many more until it ends the job. */
+ * ended with status 0 because it is another program. After so many seconds the first rank says that
+ * it waits, and after so many, or --rank-timeout if that is longer, it ends the job. */
 #define WONDER_S 5
-#define GIVE_UP_S 55
+#define GIVE_UP_S 60
+
+static unsigned give_up_s;
+static char ends[100];
 
 static void on_delay(int signal_number)
 {
     static const char waits[] = "flashmoe: rank 0 waits for ranks that have not begun: is the same "
                                 "flashmoe on all machines, and do their disks answer?\n";
-    static const char ends[] = "flashmoe: not all ranks have begun after a minute: the job ends\n";
     static volatile sig_atomic_t has_said;
-    const ssize_t n = has_said ? write(STDERR_FILENO, ends, sizeof ends - 1)
+    const ssize_t n = has_said ? write(STDERR_FILENO, ends, strlen(ends))
                                : write(STDERR_FILENO, waits, sizeof waits - 1);
     (void)n; /* nothing can be done about it in a signal handler */
     (void)signal_number;
     if (has_said)
         _exit(STATUS_FAILED);
     has_said = 1;
-    (void)alarm(GIVE_UP_S);
+    (void)alarm(give_up_s - WONDER_S);
 }
 
 /* Joins the other ranks. */
@@ -105,6 +107,9 @@ static int join(const struct fm_cluster_options *options, unsigned n_ranks, stru
 {
     const bool is_watched = n_ranks > 1 && variable("OMPI_COMM_WORLD_RANK") == 0;
     if (is_watched) {
+        give_up_s = options->timeout_s > GIVE_UP_S ? options->timeout_s : GIVE_UP_S;
+        (void)snprintf(ends, sizeof ends, "flashmoe: not all ranks have begun after %u s: the job "
+                       "ends\n", give_up_s);
         (void)signal(SIGALRM, on_delay);
         (void)alarm(WONDER_S);
     }
@@ -136,6 +141,7 @@ int cluster_enter(const struct args *args, struct fm_error *err)
     if (n_ranks > 1) {
         (void)signal(SIGTERM, on_end);
         (void)signal(SIGUSR1, SIG_IGN); /* mpirun passes it on to all; a server stops */
+        say_library_log(false); /* joining may end the process */
     }
     write_words(args, words, sizeof words);
     const struct fm_cluster_options options = {

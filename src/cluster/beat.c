@@ -27,8 +27,9 @@
 #define BEAT_NS 250000000ull
 /* After a rank has said that it hangs, the others have so long to end the job with a reason. */
 #define LAST_NS 1500000000ull
-/* mpirun kills a rank one second after it has told it to end. */
-#define ALARM_NS 100000000ull
+/* mpirun kills a rank one second after it has told it to end. The first rank has so long to call
+ * the roll, or up to two beats longer. */
+#define ALARM_NS 350000000ull
 #define WHY_IT_HANGS "its disk or file system does not answer, or the process hangs (if single " \
                      "reads take longer than that, raise --rank-timeout)"
 
@@ -45,6 +46,7 @@ struct beat {
     pthread_cond_t stop;
     bool is_stopping;
     _Atomic(enum beat_phase) phase;
+    atomic_bool is_called, is_lost; /* what that thread knows of the roll, and of its ranks */
     atomic_uint_fast64_t n_looks; /* for messages, by the thread that drives the rank */
     struct work work;
     uint64_t said_ns; /* that the rank hangs; 0: not yet */
@@ -62,6 +64,18 @@ void beat_set_phase(struct cluster *c, enum beat_phase phase)
 {
     if (c->beat != NULL)
         atomic_store(&c->beat->phase, phase);
+}
+
+void beat_set_roll(struct cluster *c, bool is_called)
+{
+    if (c->beat != NULL)
+        atomic_store(&c->beat->is_called, is_called);
+}
+
+void beat_set_lost(struct cluster *c)
+{
+    if (c->beat != NULL)
+        atomic_store(&c->beat->is_lost, true);
 }
 
 /* Sends to all that listen to this rank. Nothing is sent after an alarm: MPI may end a process that
@@ -104,16 +118,19 @@ static void say_that_it_hangs(struct beat *b)
     send_all(b, CONTROL_FAIL, why);
 }
 
-/* Returns whether the job is told to end and the first rank, which should say so, does not look. */
+/* Returns whether the job is told to end and the first rank, which should say so, does not look. A
+ * roll that is over was called for an alarm that is gone, or a rank is lost: hence the order. */
 static bool is_alarm_missed(struct beat *b)
 {
     const struct cluster *c = b->c;
-    if (c->rank > 0 || c->alarm != CLUSTER_ENDS)
+    const bool is_called = atomic_load(&b->is_called);
+    const bool is_told = c->rank == 0 && c->alarm == CLUSTER_ENDS && !atomic_load(&b->is_lost);
+    if (!is_told || is_called)
         b->alarm_ns = 0;
     else if (b->alarm_ns == 0)
         b->alarm_ns = plat_now_ns();
-    else if (plat_now_ns() - b->alarm_ns > ALARM_NS)
-        return c->roll_ns == 0;
+    else
+        return plat_now_ns() - b->alarm_ns > ALARM_NS;
     return false;
 }
 

@@ -145,6 +145,7 @@ struct cluster {
     struct beat *beat;  /* of a process */
     volatile sig_atomic_t alarm; /* CLUSTER_LOOKS or CLUSTER_ENDS; set by signal handlers */
     uint64_t roll_ns;            /* when the first rank saw it; 0: it has not */
+    struct join_slot *join_slots; /* [n_ranks], of join.c */
     /* A model that is open, or is being opened. */
     enum join_step step;
     struct engine *engine;
@@ -188,6 +189,9 @@ void beat_end(struct cluster *c);
  * that it hangs. The functions accept a rank that gives no signs of life. */
 enum beat_phase { BEAT_IDLE, BEAT_OPENING, BEAT_OPEN };
 void beat_set_phase(struct cluster *c, enum beat_phase phase);
+/* The first rank finds out who is there; a rank is lost. */
+void beat_set_roll(struct cluster *c, bool is_called);
+void beat_set_lost(struct cluster *c);
 /* The rank looks for messages: it does not hang. */
 void beat_looked(struct cluster *c);
 /* Another rank: whether it has heard the first one. After too long a silence that one is lost. */

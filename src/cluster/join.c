@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
 #include "cluster/cluster_internal.h"
@@ -27,6 +28,13 @@ struct join_message {
     struct cluster_rank_stats stats;
 };
 
+/* A message on its way to a rank. It stays here until the transport is closed: a rank that is lost
+ * may not take it, and MPI may still read it. */
+struct join_slot {
+    struct join_message message;
+    struct transport_send send;
+};
+
 static struct join_message message_of(enum join_kind kind, int rc, const struct fm_error *err)
 {
     struct join_message m = {.magic = JOIN_MAGIC, .kind = kind, .rc = rc};
@@ -41,12 +49,13 @@ static struct join_message message_of(enum join_kind kind, int rc, const struct 
 static int send_now(struct cluster *c, uint32_t to, const struct join_message *m,
                     struct fm_error *err)
 {
-    struct transport_send send;
+    struct join_slot *slot = &c->join_slots[to];
     struct pause pause = {0};
     if (c->is_lost)
         return cluster_explain(c, err);
-    int rc = c->t->ops->send(c->t, to, CHANNEL_JOIN, m, sizeof *m, &send, err);
-    while (rc == 0 && !c->t->ops->is_sent(c->t, &send)) {
+    slot->message = *m; /* only a rank that is lost has not taken the one before */
+    int rc = c->t->ops->send(c->t, to, CHANNEL_JOIN, &slot->message, sizeof *m, &slot->send, err);
+    while (rc == 0 && !c->t->ops->is_sent(c->t, &slot->send)) {
         if (!link_tend(c))
             return cluster_explain(c, err);
         pause_a_little(&pause);
@@ -176,17 +185,35 @@ static int greet_first(struct cluster *c, const char *words, struct fm_error *er
     return rc != 0 ? rc : receive_from_first(c, &m, err);
 }
 
+/* Lets go of the transport, and of what it may still read. A process whose transport is abandoned
+ * does not come back from that, and closing it would wait for the rank that is lost. */
+static void part(struct cluster *c, bool is_given_up)
+{
+    beat_end(c);
+    if (is_given_up)
+        c->t->ops->abandon(c->t);
+    c->t->ops->close(c->t);
+    mem_free(c->join_slots);
+    mem_free(c);
+}
+
 int cluster_join(struct transport *transport, const struct cluster_options *options,
                  struct cluster **out, struct fm_error *err)
 {
     const char *words = options->words != NULL ? options->words : "";
     struct cluster *c = mem_new(1, sizeof *c, "the cluster", err);
     *out = NULL;
-    if (c == NULL) {
+    struct join_slot *slots = mem_new(transport->n_ranks, sizeof *slots, "the cluster", err);
+    if (c == NULL || slots == NULL) {
+        if (!options->is_process) /* the other threads would wait for ever */
+            transport->ops->abandon(transport);
         transport->ops->close(transport);
+        mem_free(slots);
+        mem_free(c);
         return FM_ERR_NOMEM;
     }
     c->t = transport;
+    c->join_slots = slots;
     c->rank = transport->rank;
     c->n_ranks = transport->n_ranks;
     c->is_process = options->is_process;
@@ -197,9 +224,9 @@ int cluster_join(struct transport *transport, const struct cluster_options *opti
     if (rc == 0)
         rc = c->rank == 0 ? greet_all(c, words, err) : greet_first(c, words, err);
     if (rc != 0) {
-        beat_end(c);
-        transport->ops->close(transport);
-        mem_free(c);
+        if (c->is_lost && c->is_process) /* nobody can say it later */
+            log_warn("cluster", "%s", c->lost.text);
+        part(c, c->is_lost || !c->is_process);
         return rc;
     }
     *out = c;
@@ -213,11 +240,7 @@ void cluster_leave(struct cluster *c)
     const struct join_message m = message_of(JOIN_END, 0, NULL);
     for (uint32_t i = 1; c->rank == 0 && i < c->n_ranks && !c->is_lost; i++)
         (void)send_now(c, i, &m, NULL);
-    beat_end(c);
-    if (c->is_lost)
-        c->t->ops->abandon(c->t);
-    c->t->ops->close(c->t);
-    mem_free(c);
+    part(c, c->is_lost);
 }
 
 int cluster_begin(struct cluster *c, const struct cluster_shared *shared, struct fm_error *err)

@@ -35,8 +35,11 @@ void cluster_lose(struct cluster *c, uint32_t rank, const char *why)
 {
     if (c->is_lost)
         return;
-    c->is_lost = true;
     (void)err_set(&c->lost, FM_ERR_IO, "rank %u (%s): %s", rank, cluster_host(c, rank), why);
+    c->is_lost = true;
+    beat_set_lost(c);
+    if (!c->is_process) /* what other threads have not taken is not waited for any more */
+        c->t->ops->abandon(c->t);
 }
 
 int cluster_explain(const struct cluster *c, struct fm_error *err)
@@ -144,6 +147,7 @@ static void call_the_roll(struct cluster *c, uint64_t now_ns)
     uint64_t longest_ns = 0;
     if (c->roll_ns == 0)
         c->roll_ns = now_ns;
+    beat_set_roll(c, true);
     for (uint32_t i = c->n_ranks - 1; i > 0; i--) {
         const struct peer *peer = &c->peers[i];
         const uint64_t silent_ns = peer->is_asked ? peer->silent_ns : 0;
@@ -165,6 +169,7 @@ static void call_the_roll(struct cluster *c, uint64_t now_ns)
         cluster_lose(c, 0, "the job is told to end (SIGTERM)");
     c->alarm = 0;
     c->roll_ns = 0;
+    beat_set_roll(c, false);
 }
 
 bool link_hear(struct cluster *c)
@@ -181,7 +186,8 @@ bool link_hear(struct cluster *c)
 
 void cluster_alarm(struct cluster *c, int alarm)
 {
-    c->alarm = alarm;
+    if (c->is_process) /* threads die with this one, and would not answer the roll */
+        c->alarm = alarm;
 }
 
 static void note_cancel(struct member *m, uint64_t number, uint32_t segment)

@@ -1,5 +1,6 @@
 /* Ranks that are threads of one process, for tests. A message stays where its sender has it until
- * the receiver copies it. */
+ * the receiver copies it. When a rank gives the others up, nothing travels any more: nobody looks
+ * at the memory of another rank from then on, and all of them end. */
 #include <pthread.h>
 #include <string.h>
 
@@ -13,6 +14,7 @@ struct queue {
 struct thread_hub {
     pthread_mutex_t lock;
     uint32_t n_ranks;
+    bool is_abandoned;
     struct queue *queues; /* [to, from, channel] */
 };
 
@@ -57,28 +59,35 @@ void thread_hub_free(struct thread_hub *hub)
     mem_free(hub);
 }
 
+static int refuse(struct fm_error *err)
+{
+    return err_set(err, FM_ERR_IO, "a rank is lost, and the threads of this process end");
+}
+
 static int threads_send(struct transport *t, uint32_t to, enum channel channel, const void *bytes,
                         uint64_t n, struct transport_send *send, struct fm_error *err)
 {
     struct thread_hub *hub = hub_of(t);
-    (void)err;
     *send = (struct transport_send){.is_busy = true, .bytes = bytes, .n_bytes = n};
     pthread_mutex_lock(&hub->lock);
     struct queue *queue = queue_of(hub, to, t->rank, channel);
-    if (queue->last != NULL)
+    const bool is_refused = hub->is_abandoned;
+    if (is_refused)
+        send->is_busy = false;
+    else if (queue->last != NULL)
         queue->last->next = send;
     else
         queue->first = send;
-    queue->last = send;
+    queue->last = is_refused ? queue->last : send;
     pthread_mutex_unlock(&hub->lock);
-    return 0;
+    return is_refused ? refuse(err) : 0;
 }
 
 static bool threads_is_sent(struct transport *t, struct transport_send *send)
 {
     struct thread_hub *hub = hub_of(t);
     pthread_mutex_lock(&hub->lock);
-    const bool is_sent = !send->is_busy;
+    const bool is_sent = !send->is_busy || hub->is_abandoned;
     pthread_mutex_unlock(&hub->lock);
     return is_sent;
 }
@@ -90,30 +99,33 @@ static int threads_receive(struct transport *t, uint32_t from, enum channel chan
     *n = 0;
     pthread_mutex_lock(&hub->lock);
     struct queue *queue = queue_of(hub, t->rank, from, channel);
-    struct transport_send *send = queue->first;
-    const bool fits = send != NULL && send->n_bytes <= max;
+    const bool is_refused = hub->is_abandoned;
+    struct transport_send *send = is_refused ? NULL : queue->first;
+    const uint64_t got = send != NULL ? send->n_bytes : 0;
     if (send != NULL) {
         queue->first = send->next;
         queue->last = send->next != NULL ? queue->last : NULL;
+        if (got <= max)
+            memcpy(bytes, send->bytes, got);
+        send->is_busy = false; /* the sender may change it when the lock is open */
     }
-    const uint64_t got = send != NULL ? send->n_bytes : 0;
     pthread_mutex_unlock(&hub->lock);
-    if (send == NULL)
-        return 0;
-    if (fits)
-        memcpy(bytes, send->bytes, got);
-    pthread_mutex_lock(&hub->lock);
-    send->is_busy = false; /* the sender may change it from here on */
-    pthread_mutex_unlock(&hub->lock);
+    if (is_refused)
+        return refuse(err);
     *n = got;
-    return fits ? 0 : err_set(err, FM_ERR_FORMAT,
-                              "rank %u has sent a message of %llu bytes, at most %llu are expected",
-                              from, (unsigned long long)got, (unsigned long long)max);
+    return got <= max
+               ? 0
+               : err_set(err, FM_ERR_FORMAT,
+                         "rank %u has sent a message of %llu bytes, at most %llu are expected",
+                         from, (unsigned long long)got, (unsigned long long)max);
 }
 
 static void threads_abandon(struct transport *t)
 {
-    (void)t; /* a thread cannot be ended by another: they notice that nobody answers */
+    struct thread_hub *hub = hub_of(t);
+    pthread_mutex_lock(&hub->lock);
+    hub->is_abandoned = true; /* a thread cannot be ended by another: it ends at its next message */
+    pthread_mutex_unlock(&hub->lock);
 }
 
 /* What was sent and not received goes with its sender. */

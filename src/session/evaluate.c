@@ -58,7 +58,8 @@ static int check_items(struct fm_evaluation *e, struct fm_error *err)
 }
 
 /* Reading an expert takes as long as computing so many rows with it: six were measured with one
- * thread, 1.2 with four on another machine. With three, neither loses more than 5 %. */
+ * thread, 1.2 with four on another machine. With three, neither loses more than 5 %, by
+ * arithmetic. */
 #define EXPERT_ROWS 3
 #define PIECE_MIN 128
 

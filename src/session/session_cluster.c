@@ -294,7 +294,13 @@ static int join(struct fm_cluster *cluster, const struct fm_cluster_options *o,
         .is_process = o->n_threads == 0};
     rc = o->n_threads > 0 ? start_threads(cluster, o->n_threads, &transport, err)
                           : transport_open_mpi(&transport, err);
-    return rc != 0 ? rc : cluster_join(transport, &cluster->options, &cluster->c, err);
+    if (rc == 0)
+        return cluster_join(transport, &cluster->options, &cluster->c, err);
+    if (transport != NULL) { /* threads that have begun wait for it */
+        transport->ops->abandon(transport);
+        transport->ops->close(transport);
+    }
+    return rc;
 }
 
 int fm_cluster_join(const struct fm_cluster_options *options, struct fm_cluster **out,

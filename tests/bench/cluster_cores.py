@@ -13,8 +13,9 @@ room, or else the folder of FILE) and removed at the end. Then, in turns, round 
     one rank on all these processors    the same prompt, 8 sequences, one answer
 
 FILE is written after every step, so an end before the last one loses nothing. No step begins that
-would end after --seconds. `cluster_simulate.py calibrate --from FILE` compares the simulation with
-what was measured, and prints both tables; `cluster_cores.py --show FILE` prints the first one.
+would end after --seconds. A table of what was measured is printed at the end, and again by
+`cluster_cores.py --show FILE`; `cluster_simulate.py calibrate --from FILE` prints another one,
+which compares the simulation with it.
 
 How much ranks can gain depends on the shape. A group of sequences reads the dense weights of a rank
 for itself, and experts that other groups have read, too; a piece of a prompt reads all experts. The

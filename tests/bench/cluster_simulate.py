@@ -303,7 +303,7 @@ def print_pairs(found):
               f"{statistics.median(m for _, m in pairs):.2f} | "
               f"{statistics.median(ratio):.2f} ({ratio[0]:.2f} to {ratio[-1]:.2f}) |")
     for what, pairs in found.items():
-        if what.startswith("hop"):
+        if what.startswith("hop") and pairs:
             print(f"\n{what}: {statistics.median(p for p, _ in pairs):.3f} "
                   f"({min(pairs)[0]:.3f} to {max(pairs)[0]:.3f})")
 
@@ -332,7 +332,7 @@ def pairs_from(kept):
             lambda own, group, hop: predict(own, cut, hop, n))
     compare(f"{n} ranks, 8 sequences in {n} groups", f"{n} ranks, 8 sequences",
             lambda own, group, hop: group["rows"] * predict(group["layers_s"], cut, hop, n))
-    found[f"hop of {n} ranks, ms"] = [(1e3 * step["hop_s"],) * 2 for step in rounds["hops"]]
+    found[f"hop of {n} ranks, ms"] = [(1e3 * step["hop_s"],) * 2 for step in rounds.get("hops", ())]
     found["hop in an answer, ms"] = [(1e3 * step["hop_s"],) * 2
                                      for step in rounds.get(f"{n} ranks, one answer", ())]
     return found

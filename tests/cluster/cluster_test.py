@@ -248,7 +248,7 @@ class Snapshots(unittest.TestCase):
 
 
 class Server:
-    """A server on several ranks."""
+    """A server on several ranks; 0: without mpirun."""
 
     def __init__(self, n_ranks, *options):
         with socket.socket() as s:
@@ -256,9 +256,9 @@ class Server:
             self.port = s.getsockname()[1]
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [*mpirun(n_ranks), PROGRAM, "serve", NANO, "--port", str(self.port), "--threads", "1",
-             *options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.log,
-            env=environment())
+            [*(mpirun(n_ranks) if n_ranks > 0 else ()), PROGRAM, "serve", NANO, "--port",
+             str(self.port), "--threads", "1", *options], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=self.log, env=environment())
         self.wait_until_ready()
 
     def wait_until_ready(self):
@@ -292,6 +292,19 @@ class Server:
         text = response.read().decode()
         connection.close()
         return response.status, text
+
+    def stream(self, path, body):
+        """The parts of an answer's text, as they come. All of them: the answer is whole."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", path, json.dumps(dict(body, stream=True)),
+                           {"Content-Type": "application/json"})
+        for line in connection.getresponse():
+            if line.strip() == b"data: [DONE]":
+                connection.close()
+                return
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])["choices"][0]["text"]
+        raise AssertionError("the answer ends early: " + self.read_log())
 
     def ranks(self):
         """The process ids of the ranks, by rank."""

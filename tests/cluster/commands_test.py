@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import cluster_test
@@ -60,6 +61,17 @@ class Versions(unittest.TestCase):
                          rf"rank runs {re.escape(own)}")
         self.assertRegex(done.stderr, rf"other_version: rank 0 \(.+\) runs flashmoe "
                          rf"{re.escape(own)}, and this rank runs 9\.9\.9")
+
+    def test_silent(self):
+        """A rank that hangs before it has said what it is: the job ends, and the reason is told."""
+        begin = time.monotonic()
+        done = run(*mpirun(1), cluster_test.PROGRAM, "run", cluster_test.NANO, "-p", "a",
+                   "--rank-timeout", "2", ":", "-n", "1",
+                   os.path.join(os.path.dirname(cluster_test.PROGRAM), "other_version"), "hangs")
+        self.assertLess(time.monotonic() - begin, 50) # after a minute it would end anyway
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(done.stdout, "")
+        self.assertRegex(done.stderr, r"rank 1 \(unknown\): it has not answered for 2\.\d s")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 Usage: simulate_test.py [TestClass...]
 """
+import contextlib
+import io
 import os
 import sys
 import tempfile
@@ -68,6 +70,16 @@ class Simulation(unittest.TestCase):
             self.assertEqual(measured, 20)
         (predicted, _), = found["2 ranks, 8 sequences in 2 groups"]
         self.assertAlmostEqual(predicted, 4 / 0.05, delta=4)
+
+    def test_calibration_from_a_file_that_ended_early(self):
+        kept = self.kept()
+        for n in range(len(kept["steps"])):
+            early = cluster_simulate.pairs_from(dict(kept, steps=kept["steps"][:n]))
+            self.assertEqual("2 ranks" in early, n > 4)
+            shown = io.StringIO()
+            with contextlib.redirect_stdout(shown):
+                cluster_simulate.print_pairs(early)
+            self.assertEqual("hop of 2 ranks, ms: 1.000" in shown.getvalue(), n > 2)
 
     def test_cores(self):
         self.assertEqual(cluster_cores.best_cut([1] * 8 + [0.1], 4), [2, 2, 2, 2])
