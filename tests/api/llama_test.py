@@ -324,7 +324,8 @@ class Embeddings(OneServer):
         for field, wanted in (("model", name), ("name", name), ("model", name + ":latest")):
             self.assertEqual(self.server.post("/api/pull", {field: wanted}),
                              (200, {"status": "success"}))
-        for wanted in ("other", name + "x", name + ":7b", ""):
+        self.assertEqual(self.server.post("/api/pull", {"model": ""})[0], 400)
+        for wanted in ("other", name + "x", name + ":7b"):
             status, answer = self.server.post("/api/pull", {"model": wanted})
             self.assertEqual(status, 404)
             self.assertIn("'flashmoe pull'", answer["error"])
