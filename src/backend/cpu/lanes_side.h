@@ -2,8 +2,8 @@
  * (interleave.h). Nothing is transposed, so memory is the limit if it is read well. A single stream
  * does not reach the full memory bandwidth, so several parts of memory are read at a time. Which
  * way is better was measured (docs/decisions/0065-what-binds-interleaved-blocks.md):
- *   - blocks of 32 columns are small. Several row blocks are multiplied in turns, a block of columns
- *     of each, and what they read next is prefetched into the L1 cache;
+ *   - blocks of 32 columns are small: several row blocks are multiplied in turns, a block of each
+ *     at a time, and what they read next is prefetched into the L1 cache;
  *   - blocks of 256 columns are not. One row block is multiplied at a time, and the next one is
  *     prefetched into the L2 cache, four runs of it at a time. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_SIDE_H
