@@ -184,7 +184,7 @@ static void put_regime(const struct all *all, unsigned i, FILE *out)
     (void)fprintf(out, "<h2 id=\"%s\">%s</h2>\n<p class=\"soft\">%s.</p>\n", regime->name,
                   regime->title, regime->what);
     if (points.n > 0) {
-        (void)fprintf(out, "<div class=\"wide\"><table class=\"numbers\"><tr><th></th>"
+        (void)fprintf(out, PAGE_WIDE "<table class=\"numbers\"><tr><th></th>"
                       "<th>reached</th><th>limit</th><th>bound by</th><th>share</th>%s<th></th>"
                       "</tr>\n", has_other(all) ? "<th>over the other</th>" : "");
         for (unsigned k = 0; k < all->n_cases; k++)
@@ -205,7 +205,7 @@ static void put_facts(const struct all *all, FILE *out)
     const struct all_spread memory = all_spread_of(all->memory_per_s, all->n_rounds);
     const struct all_spread disk = all_spread_of(all->disk_per_s, all->n_rounds);
     char text[512], a[UNIT_BYTES], b[UNIT_BYTES], c[UNIT_BYTES];
-    put(out, "<h2>Model and machine</h2><div class=\"wide\"><table>\n");
+    put(out, "<h2>Model and machine</h2>" PAGE_WIDE "<table>\n");
     (void)snprintf(text, sizeof text, "%s, %s, %s, %s parameters", f->name, f->container,
                    f->architecture, human_count(f->n_parameters, a));
     page_row(out, "Model", text);

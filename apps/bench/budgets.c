@@ -19,12 +19,14 @@ void budgets_find_ends(struct budgets *b, const struct fm_stats *stats,
                        const struct fm_model_info *info)
 {
     const uint64_t slot = stats->memory_cache_bytes / stats->n_cache_slots + 1;
-    const uint64_t n_all = (uint64_t)info->n_experts * info->n_moe_layers;
+    const uint64_t n_layers = (uint64_t)info->n_moe_layers + info->n_mtp_layers;
+    const uint64_t n_all = info->n_experts * n_layers;
     const uint64_t max = stats->memory_budget_bytes;
+    b->n_experts = n_all;
     b->fixed_bytes = stats->memory_program_bytes + stats->memory_dense_bytes +
                      stats->memory_kv_max_bytes + stats->memory_scratch_bytes + BUDGET_MARGIN;
     b->all_bytes = smaller(b->fixed_bytes + slot * n_all, max);
-    b->floor_bytes = smaller(b->fixed_bytes + slot * info->n_experts_per_token * info->n_moe_layers,
+    b->floor_bytes = smaller(b->fixed_bytes + slot * info->n_experts_per_token * n_layers,
                              b->all_bytes);
     b->half_bytes = smaller(b->fixed_bytes + slot * (n_all / 2), max);
     b->quarter_bytes = smaller(b->fixed_bytes + slot * (n_all / 4), max);

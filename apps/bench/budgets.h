@@ -11,6 +11,7 @@ struct budgets {
     uint64_t floor_bytes, all_bytes; /* the ends; limited by the budget that they were found with */
     /* Room for no expert, and for half and for a quarter of them. */
     uint64_t fixed_bytes, half_bytes, quarter_bytes;
+    uint64_t n_experts; /* all of them, with those of the block that makes drafts if it is open */
     uint64_t bytes[BUDGETS_MAX]; /* [n], ascending and distinct */
     unsigned n;
 };

@@ -132,7 +132,7 @@ static int keep_facts(struct job *job, const struct fm_model *model, struct fm_e
     b->approximate = stats.approximate != NULL ? mem_strdup(stats.approximate, err) : NULL;
     (void)snprintf(b->cpu_level, sizeof b->cpu_level, "%s", gpu_report_cpu_level(&stats));
     b->n_threads = stats.n_threads;
-    b->n_experts = (uint64_t)info.n_experts * info.n_moe_layers;
+    b->n_experts = job->budgets.n_experts;
     b->experts_bytes = info.experts_bytes;
     return b->architecture == NULL || (stats.routes != NULL && b->routes == NULL) ||
                    (stats.approximate != NULL && b->approximate == NULL)

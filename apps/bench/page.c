@@ -18,7 +18,7 @@ static const char style_sheet[] =
     ".verdict { border: 1px solid var(--line); border-left: 6px solid var(--good);\n"
     " background: var(--card); padding: 12px 16px; border-radius: 6px; margin: 16px 0; }\n"
     ".verdict.bad { border-left-color: var(--bad); color: inherit; }\n"
-    ".verdict strong { font-size: 1.1rem; }\n"
+    ".verdict strong { font-size: 1.1rem; } li { overflow-wrap: anywhere; }\n"
     ".wide { overflow-x: auto; margin: 8px 0; }\n"
     "table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }\n"
     "th, td { text-align: left; padding: 5px 14px 5px 0; vertical-align: top;\n"

@@ -5,6 +5,9 @@
 
 #include <stdio.h>
 
+/* Begins a box that scrolls where its table is too wide; a keyboard can reach it. */
+#define PAGE_WIDE "<div class=\"wide\" tabindex=\"0\">"
+
 /* Writes everything up to the first heading. The title is the name, as it is, and `what`, which is
  * HTML. */
 void page_begin(FILE *out, const char *name, const char *what);

@@ -150,6 +150,16 @@ static void take_usage(struct serve_answer *a, const json_t *usage)
     a->n_cached = number_at(details, "cached_tokens", a->n_cached);
 }
 
+/* llama-server tells here how much of the prompt it had. Ours also tells the longest time between
+ * two tokens. Between two pieces may be more of them: no piece ends inside a character. */
+static void take_timings(struct serve_answer *a, const json_t *timings)
+{
+    const double max_ms = json_number_value(json_object_get(timings, "predicted_max_ms"));
+    a->n_cached = number_at(timings, "cache_n", a->n_cached);
+    if (max_ms > 0 && max_ms < 1e9)
+        a->gap_ns = (uint64_t)(1e6 * max_ms);
+}
+
 /* Reads one event of the stream. */
 static int take_event(struct client *c, struct stream *s, const char *text, size_t bytes,
                       uint64_t now_ns, struct fm_error *err)
@@ -168,9 +178,7 @@ static int take_event(struct client *c, struct stream *s, const char *text, size
         if (json_string_length(piece) > 0)
             take_text(c, s, json_string_value(piece), json_string_length(piece), now_ns);
         take_usage(s->answer, json_object_get(event, "usage"));
-        /* llama-server tells here how much of the prompt it had. */
-        s->answer->n_cached = number_at(json_object_get(event, "timings"), "cache_n",
-                                        s->answer->n_cached);
+        take_timings(s->answer, json_object_get(event, "timings"));
     }
     json_decref(event);
     return rc;

@@ -16,7 +16,7 @@
 /* What one user got. Times are nanoseconds since the requests were sent; 0: never. */
 struct serve_answer {
     uint64_t first_ns, last_ns; /* first and last piece of text */
-    uint64_t gap_ns;            /* longest time between two pieces */
+    uint64_t gap_ns;            /* longest time between two tokens; without its count, pieces */
     uint64_t n_pieces;
     uint64_t n_tokens;          /* as the server counts them; without its count, pieces */
     uint64_t n_prompt, n_cached;

@@ -319,20 +319,20 @@ static const struct chat_command {
     {"help", "", "show this list", do_help, OPERAND_NONE},
     {"system", "TEXT", "set the system message; without TEXT, remove it",
      do_system, OPERAND_TEXT},
-    {"think", "on|off", "turn thinking on or off, if the model's template supports it",
+    {"think", "on|off", "turn thinking on or off, if the template can",
      do_think, OPERAND_SWITCH},
     {"regen", "", "answer the last message again with another seed", do_regen, OPERAND_NONE},
     {"undo", "", "remove the last message and its answer", do_undo, OPERAND_NONE},
     {"new", "", "start a new conversation; keeps the system message", do_new, OPERAND_NONE},
     {"read", "FILE [TEXT]", "send TEXT and the contents of a file",
      do_read, OPERAND_QUOTED_FILE},
-    {"save", "FILE", "save the conversation, and its computed state in FILE.fmsnap",
+    {"save", "FILE", "save the conversation, and its state in FILE.fmsnap",
      do_save, OPERAND_FILE},
     {"load", "FILE", "load a saved conversation",
      do_load, OPERAND_FILE},
     {"set", "[NAME [VALUE]]", "show or change temperature, top_p, seed, max_tokens, ...",
      do_set, OPERAND_SETTING},
-    {"stats", "", "show tokens reused and computed, speed, hit rate, memory", do_stats,
+    {"stats", "", "show tokens reused and computed, speed, hits, memory", do_stats,
      OPERAND_NONE},
     {"quit", "", "quit (also /bye, /exit and Ctrl-D)", do_quit, OPERAND_NONE},
 };
@@ -360,8 +360,8 @@ static int do_help(struct chat *chat, const char *rest, struct fm_error *err)
     for (size_t i = 0; i < N_COMMANDS; i++)
         (void)printf("/%s %-*s  %s\n", commands[i].name,
                      (int)(20 - strlen(commands[i].name)), commands[i].operand, commands[i].help);
-    (void)printf("For a message of several lines, paste it, put it between two \"\"\", or end "
-                 "lines with \\.\nFor a message that begins with '/', put a space before it.\n"
+    (void)printf("For several lines, paste them, put them between two \"\"\", or end lines "
+                 "with \\.\nFor a message that begins with '/', put a space before it.\n"
                  "Ctrl-C stops an answer and keeps its text. Tab completes commands and files.\n");
     chat->is_out_gone = !out_text("", 0);
     return 0;

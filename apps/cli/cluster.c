@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
@@ -77,6 +78,44 @@ void cluster_alarm_from_signal(void)
         fm_cluster_alarm(cluster, false);
 }
 
+/* MPI begins when all ranks have begun. It waits for ever for one that hangs before that, or has
+ * ended with status 0 because it is another program. So many seconds it may take until the first
+ * rank says that it waits, and so many more until it ends the job. */
+#define WONDER_S 5
+#define GIVE_UP_S 55
+
+static void on_delay(int signal_number)
+{
+    static const char waits[] = "flashmoe: rank 0 waits for ranks that have not begun: is the same "
+                                "flashmoe on all machines, and do their disks answer?\n";
+    static const char ends[] = "flashmoe: not all ranks have begun after a minute: the job ends\n";
+    static volatile sig_atomic_t has_said;
+    const ssize_t n = has_said ? write(STDERR_FILENO, ends, sizeof ends - 1)
+                               : write(STDERR_FILENO, waits, sizeof waits - 1);
+    (void)n; /* nothing can be done about it in a signal handler */
+    (void)signal_number;
+    if (has_said)
+        _exit(STATUS_FAILED);
+    has_said = 1;
+    (void)alarm(GIVE_UP_S);
+}
+
+/* Joins the other ranks. */
+static int join(const struct fm_cluster_options *options, unsigned n_ranks, struct fm_error *err)
+{
+    const bool is_watched = n_ranks > 1 && variable("OMPI_COMM_WORLD_RANK") == 0;
+    if (is_watched) {
+        (void)signal(SIGALRM, on_delay);
+        (void)alarm(WONDER_S);
+    }
+    const int rc = fm_cluster_join(options, &cluster, err);
+    if (is_watched) {
+        (void)alarm(0);
+        (void)signal(SIGALRM, SIG_DFL);
+    }
+    return rc;
+}
+
 int cluster_enter(const struct args *args, struct fm_error *err)
 {
     const unsigned n_ranks = variable("OMPI_COMM_WORLD_SIZE");
@@ -102,7 +141,7 @@ int cluster_enter(const struct args *args, struct fm_error *err)
     const struct fm_cluster_options options = {
         .size = sizeof options, .n_threads = n_stages, .words = words,
         .timeout_s = can ? (unsigned)args_uint(args, "rank-timeout") : 0};
-    return fm_cluster_join(&options, &cluster, err);
+    return join(&options, n_ranks, err);
 }
 
 struct fm_cluster *cluster_of_process(void)

@@ -134,6 +134,13 @@ static bool has_weights(const struct names *names, bool *is_gguf)
     return *is_gguf;
 }
 
+/* Returns whether the files are those of a model, complete or not. */
+static bool holds_model(const struct names *files, bool *is_gguf)
+{
+    return has_weights(files, is_gguf) || has_name(files, "model.json") ||
+           has_name(files, "plan.json") || has_name(files, STORE_WORK);
+}
+
 /* Calls fn for what a folder holds. */
 static int list_folder(struct listing *l, const char *name, bool is_cache, struct fm_error *err)
 {
@@ -144,8 +151,7 @@ static int list_folder(struct listing *l, const char *name, bool is_cache, struc
     l->files = &files;
     const bool is_packed = has_name(&files, "model.json");
     const bool is_packing = !is_packed && has_name(&files, "plan.json");
-    const bool is_model = has_weights(&files, &is_gguf) || is_packed || is_packing ||
-                          has_name(&files, STORE_WORK);
+    const bool is_model = holds_model(&files, &is_gguf);
     store_progress(l->folder, &there, &all);
     const bool is_part = !is_packed && (there < all || (all == 0 && has_name(&files, STORE_WORK)));
     for (size_t i = 0; all == 0 && i < files.n; i++)
@@ -316,11 +322,29 @@ uint64_t store_disk_bytes(const char *path)
     return w.bytes;
 }
 
+/* Removes what is in the folder. The mark of pulled models goes last, so that removing can be
+ * repeated after an interruption. */
+static int empty_folder(const struct plat_dir *dir, struct fm_error *err)
+{
+    struct walk w = {.removes = true};
+    struct names names = {0};
+    int rc = plat_dir_each_name(dir, add_name, &names, err);
+    for (unsigned last = 0; last < 2; last++)
+        for (size_t i = 0; rc == 0 && i < names.n; i++) {
+            if ((strcmp(names.names[i], STORE_WORK) == 0) != last)
+                continue;
+            w.dir = dir;
+            w.depth = 0;
+            rc = walk_name(&w, names.names[i], err);
+        }
+    names_clear(&names);
+    return rc;
+}
+
 /* Removes the model.json of a packed model first: without it the folder is no model any more. */
 int store_remove_folder(const char *path, struct fm_error *err)
 {
     char parent[LIMIT_PATH_BYTES];
-    struct walk w = {.removes = true};
     struct plat_dir dir, above = {.fd = -1};
     path_folder(path, parent);
     int rc = plat_dir_open(path, PLAT_NO_LINK, &dir, err);
@@ -331,7 +355,7 @@ int store_remove_folder(const char *path, struct fm_error *err)
     if (rc == 0)
         rc = plat_dir_remove(&dir, "model.json", NULL, err);
     if (rc == 0)
-        rc = walk_dir(&w, &dir, 0, err);
+        rc = empty_folder(&dir, err);
     if (rc == 0)
         rc = plat_dir_open(parent, PLAT_OWN_LINK, &above, err);
     if (rc == 0)
@@ -389,6 +413,27 @@ static int remove_gguf(const char *path, const struct model_name *name, struct f
     return rc;
 }
 
+/* Refuses a folder that is no model, and one that lies elsewhere: behind a link of the models
+ * folder may be anything. */
+static int check_removable(const char *path, struct fm_error *err)
+{
+    char parent[LIMIT_PATH_BYTES];
+    struct plat_file_info info;
+    struct names files;
+    bool is_gguf;
+    path_folder(path, parent);
+    if (plat_file_info(parent, &info) && !info.is_dir)
+        return err_set(err, FM_ERR_ARG, "'%s' is a link: nothing behind it is removed; remove the "
+                       "link, or the model where it is", parent);
+    int rc = names_of(path, &files, err);
+    const size_t n = strlen(path), n_packed = strlen(STORE_PACKED);
+    const bool is_pack = n > n_packed && strcmp(path + n - n_packed, STORE_PACKED) == 0;
+    if (rc == 0 && files.n > 0 && !is_pack && !holds_model(&files, &is_gguf))
+        rc = err_set(err, FM_ERR_ARG, "'%s' is no model: it was not removed", path);
+    names_clear(&files);
+    return rc;
+}
+
 /* Removes a pack and what an interrupted one has left. Returns false in *is_there if there is
  * nothing. */
 static int remove_pack(const char *path, bool *is_there, struct fm_error *err)
@@ -404,7 +449,9 @@ static int remove_pack(const char *path, bool *is_there, struct fm_error *err)
     for (size_t i = 0; rc == 0 && i < sizeof paths / sizeof paths[0]; i++)
         if (plat_file_exists(paths[i])) {
             *is_there = true;
-            rc = store_remove_folder(paths[i], err);
+            rc = paths[i] == path ? check_removable(path, err) : 0;
+            if (rc == 0)
+                rc = store_remove_folder(paths[i], err);
         }
     return rc;
 }
@@ -418,8 +465,10 @@ int store_remove(const struct pull_env *env, const struct model_name *name, stru
     if (!store_path(env, name, path))
         return err_set(err, FM_ERR_ARG, "the path of the models folder is too long");
     const bool has_folder = plat_file_exists(path);
-    if (has_folder && name->file[0] != '\0')
-        return remove_gguf(path, name, err);
+    if (has_folder && name->file[0] != '\0') {
+        rc = check_removable(path, err);
+        return rc != 0 ? rc : remove_gguf(path, name, err);
+    }
     if (name->file[0] == '\0')
         rc = remove_pack(path, &is_there, err);
     const size_t n = strlen(path);

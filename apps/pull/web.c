@@ -57,10 +57,13 @@ static bool origin_of(const char *url, struct origin *out)
     return is_good;
 }
 
+/* Returns whether the host is this machine: by an address, not by a name such as 127.example. */
 static bool is_this_machine(const char *host)
 {
-    return strcasecmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 ||
-           strcmp(host, "[::1]") == 0;
+    unsigned a, b, c;
+    char more;
+    return strcasecmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0 ||
+           sscanf(host, "127.%3u.%3u.%3u%c", &a, &b, &c, &more) == 3;
 }
 
 /* Returns whether nobody between the hosts can read or change what is sent. */

@@ -128,11 +128,12 @@ static void put_checks(const struct validation *v, FILE *out)
     const struct long_run *l = &v->long_run;
     const struct cycles *c = &v->cycles;
     char text[512];
-    put(out, "<h2>Checks</h2><div class=\"wide\"><table>\n");
+    put(out, "<h2>Checks</h2>" PAGE_WIDE "<table>\n");
     put_files_check(v, out);
     (void)snprintf(text, sizeof text, "%u answers of %u tokens, with an empty cache and after "
                    "another topic", n_answers(v), v->n_tokens);
-    put_check(out, "Same at every budget", n_answers(v) == 0 ? -1 : all_same(v), text);
+    put_check(out, "Same at every budget", n_answers(v) == 0 ? -1 : all_same(v),
+              n_answers(v) == 0 ? "" : text);
     (void)snprintf(text, sizeof text, "%u tokens at the smallest and the largest budget",
                    l->n_tokens);
     put_check(out, "Long answer", l->was_run ? l->is_same : -1, l->was_run ? text : "");
@@ -193,7 +194,7 @@ static void put_budgets(const struct validation *v, FILE *out)
              "the "
              "cache is empty. Switched: another topic has filled it. A cold start is opening the "
              "model and the first token. The limit is that of <code>bench decode</code>: what disk "
-             "and memory allow.</p>\n<div class=\"wide\"><table "
+             "and memory allow.</p>\n" PAGE_WIDE "<table "
              "class=\"numbers\"><tr><th>budget</th>"
              "<th>experts in memory</th><th>cold start</th><th>first token, fresh</th>"
              "<th>switched</th><th>tok/s, fresh</th><th>switched</th><th>hits</th>"
@@ -210,7 +211,7 @@ static void put_budgets(const struct validation *v, FILE *out)
 static void put_switches(const struct validation *v, FILE *out)
 {
     put(out, "<h2>Change of topic</h2>\n<p class=\"soft\">What the prompt of another topic costs, "
-             "beside the same prompt with an empty cache.</p>\n<div class=\"wide\"><table "
+             "beside the same prompt with an empty cache.</p>\n" PAGE_WIDE "<table "
              "class=\"numbers\"><tr><th>budget</th><th>misses, fresh</th><th>switched</th>"
              "<th>MB read, fresh</th><th>switched</th><th>first token, fresh</th><th>switched</th>"
              "</tr>\n");
@@ -242,7 +243,7 @@ static void put_prompts(const struct validation *v, FILE *out)
 {
     char budget[UNIT_BYTES];
     put(out, "<h2>Prompts</h2>\n<p class=\"soft\">Same text and logits as at the largest budget: "
-             "fresh, then switched.</p>\n<div class=\"wide\"><table><tr><th>prompt</th>");
+             "fresh, then switched.</p>\n" PAGE_WIDE "<table><tr><th>prompt</th>");
     for (unsigned n = 0; n < v->budgets.n; n++)
         (void)fprintf(out, "<th>%s</th>", human_bytes(v->budgets.bytes[n], budget));
     put(out, "</tr>\n");
@@ -302,7 +303,7 @@ static void put_cliff(const struct validation *v, FILE *out)
     put(out, "</p>\n");
     if (c->n == 0 && !c->was_pressed)
         return;
-    put(out, "<div class=\"wide\"><table class=\"numbers\"><tr><th>budget</th><th>tok/s</th>"
+    put(out, PAGE_WIDE "<table class=\"numbers\"><tr><th>budget</th><th>tok/s</th>"
              "<th>hits</th><th>experts cached</th><th>shrinks</th><th>memory peak</th>"
              "<th>held by the other</th><th>least free</th></tr>\n");
     for (unsigned i = 0; i < c->n; i++)
@@ -321,11 +322,10 @@ static void put_cliff(const struct validation *v, FILE *out)
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 
-static void put_facts(const struct validation *v, FILE *out)
+/* What is known once the model was opened; damaged files end a run before that. */
+static void put_model_facts(const struct validation *v, FILE *out)
 {
     char text[512], a[UNIT_BYTES], b[UNIT_BYTES];
-    put(out, "<h2>Model and machine</h2><div class=\"wide\"><table>\n");
-    page_row(out, "Model", app_model_path(v->args));
     (void)snprintf(text, sizeof text, "%s, %s, %s parameters", v->container, v->architecture,
                    human_count(v->info.n_parameters, a));
     page_row(out, "Kind", text);
@@ -333,12 +333,24 @@ static void put_facts(const struct validation *v, FILE *out)
                    "%s", v->info.n_layers, v->info.n_experts, v->info.n_experts_per_token,
                    human_bytes(v->info.dense_bytes, a), human_bytes(v->info.experts_bytes, b));
     page_row(out, "Shape", text);
+}
+
+static void put_facts(const struct validation *v, FILE *out)
+{
+    char text[512], a[UNIT_BYTES], b[UNIT_BYTES];
+    put(out, "<h2>Model and machine</h2>" PAGE_WIDE "<table>\n");
+    page_row(out, "Model", app_model_path(v->args));
+    if (v->info.n_layers > 0)
+        put_model_facts(v, out);
     if (v->routes[0] != '\0')
         page_row(out, "Routes", v->routes);
     if (v->approximate[0] != '\0')
         page_row(out, "Approximate", v->approximate);
-    (void)snprintf(text, sizeof text, "%s; %u threads, level %s", v->machine.processor[0] != '\0'
-                   ? v->machine.processor : v->machine.architecture, v->n_threads, v->cpu_level);
+    const int n = snprintf(text, sizeof text, "%s", v->machine.processor[0] != '\0'
+                           ? v->machine.processor : v->machine.architecture);
+    if (v->n_threads > 0)
+        (void)snprintf(text + n, sizeof text - (size_t)n, "; %u threads, level %s", v->n_threads,
+                       v->cpu_level);
     page_row(out, "Processor", text);
     if (v->gpu[0] != '\0')
         page_row(out, "GPU", v->gpu);

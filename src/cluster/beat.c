@@ -10,7 +10,10 @@
  * A thread lives on when its rank hangs. So while a rank opens a model, the thread looks at what
  * the process does: one that neither computes nor reads nor looks for messages hangs, such as one
  * whose disk does not answer. The thread says so to those that wait for the rank. Some time later
- * it ends the job itself, because all ranks may hang at one disk. */
+ * it ends the job itself, because all ranks may hang at one disk.
+ *
+ * The thread also ends a job that is told to end while its first rank does not look for messages,
+ * because it reads a file or waits for a line of its user. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -24,6 +27,8 @@
 #define BEAT_NS 250000000ull
 /* After a rank has said that it hangs, the others have so long to end the job with a reason. */
 #define LAST_NS 1500000000ull
+/* mpirun kills a rank one second after it has told it to end. */
+#define ALARM_NS 100000000ull
 #define WHY_IT_HANGS "its disk or file system does not answer, or the process hangs (if single " \
                      "reads take longer than that, raise --rank-timeout)"
 
@@ -43,6 +48,7 @@ struct beat {
     atomic_uint_fast64_t n_looks; /* for messages, by the thread that drives the rank */
     struct work work;
     uint64_t said_ns; /* that the rank hangs; 0: not yet */
+    uint64_t alarm_ns; /* when the job was seen to be told to end; 0: it is not */
     struct control_slot slots[CLUSTER_RANKS];
 };
 
@@ -98,15 +104,37 @@ static void say_that_it_hangs(struct beat *b)
     send_all(b, CONTROL_FAIL, why);
 }
 
+/* Returns whether the job is told to end and the first rank, which should say so, does not look. */
+static bool is_alarm_missed(struct beat *b)
+{
+    const struct cluster *c = b->c;
+    if (c->rank > 0 || c->alarm != CLUSTER_ENDS)
+        b->alarm_ns = 0;
+    else if (b->alarm_ns == 0)
+        b->alarm_ns = plat_now_ns();
+    else if (plat_now_ns() - b->alarm_ns > ALARM_NS)
+        return c->roll_ns == 0;
+    return false;
+}
+
 /* Returns false: nobody has ended the job, so this thread does. */
 static bool beat_once(struct beat *b, uint64_t step_ns)
 {
     struct cluster *c = b->c;
     watch_work(b, step_ns);
+    if (is_alarm_missed(b)) {
+        log_warn("cluster", "rank 0 (%s): the job is told to end (SIGTERM)", c->peers[0].host);
+        return false;
+    }
     if (b->work.idle_ns > c->timeout_ns) {
         b->said_ns = b->said_ns == 0 ? plat_now_ns() : b->said_ns;
         say_that_it_hangs(b);
-        return plat_now_ns() - b->said_ns < LAST_NS || c->alarm != 0;
+        if (plat_now_ns() - b->said_ns < LAST_NS || c->alarm != 0)
+            return true;
+        log_warn("cluster", "rank %u (%s) has read and computed nothing for %.1f s and ends the "
+                 "job: " WHY_IT_HANGS,
+                 c->rank, c->peers[c->rank].host, (double)b->work.idle_ns / 1e9);
+        return false;
     }
     b->said_ns = 0;
     if (c->rank == 0 || atomic_load(&b->phase) != BEAT_OPEN)
@@ -117,7 +145,7 @@ static bool beat_once(struct beat *b, uint64_t step_ns)
 static void *beat_main(void *arg)
 {
     struct beat *b = arg;
-    struct cluster *c = b->c;
+    const struct cluster *c = b->c;
     uint64_t looked_ns = plat_now_ns();
     pthread_mutex_lock(&b->lock);
     while (!b->is_stopping) {
@@ -126,9 +154,6 @@ static void *beat_main(void *arg)
         const bool goes_on = beat_once(b, now_ns - looked_ns);
         looked_ns = now_ns;
         if (!goes_on) {
-            log_warn("cluster", "rank %u (%s) has read and computed nothing for %.1f s and ends "
-                     "the job: " WHY_IT_HANGS,
-                     c->rank, c->peers[c->rank].host, (double)b->work.idle_ns / 1e9);
             c->t->ops->abandon(c->t);
             return NULL;
         }

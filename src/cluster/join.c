@@ -37,15 +37,20 @@ static struct join_message message_of(enum join_kind kind, int rc, const struct 
     return m;
 }
 
-/* Sends and waits until the message has left. */
+/* Sends and waits until the message has left: a rank that hangs does not take it. */
 static int send_now(struct cluster *c, uint32_t to, const struct join_message *m,
                     struct fm_error *err)
 {
     struct transport_send send;
     struct pause pause = {0};
+    if (c->is_lost)
+        return cluster_explain(c, err);
     int rc = c->t->ops->send(c->t, to, CHANNEL_JOIN, m, sizeof *m, &send, err);
-    while (rc == 0 && !c->t->ops->is_sent(c->t, &send))
+    while (rc == 0 && !c->t->ops->is_sent(c->t, &send)) {
+        if (!link_tend(c))
+            return cluster_explain(c, err);
         pause_a_little(&pause);
+    }
     return rc;
 }
 

@@ -25,6 +25,8 @@
 #define MIN_ROWS 16
 /* The chunk becomes smaller when scratch would take more than this share of the budget. */
 #define SCRATCH_SHARE 16
+/* On a device every chunk of a prompt carries the experts that are not there over the link. */
+#define DEVICE_SCRATCH_SHARE 10
 
 /* Fraction of free memory left to other processes. Smaller when the user set a budget, who may want
  * to use nearly all of it. */
@@ -145,10 +147,11 @@ static uint32_t choose_rows(const struct budget *b, const struct model *model,
     const bool gains_nothing = b->place == BUDGET_HOST && b->n_threads <= FEW_THREADS &&
                                may_hold_all(b, model);
     uint32_t rows = gains_nothing ? RESIDENT_ROWS : DEFAULT_ROWS;
+    const uint64_t share = b->place == BUDGET_DEVICE ? DEVICE_SCRATCH_SHARE : SCRATCH_SHARE;
     rows = asked > 0 ? asked : rows;
     rows = rows < b->n_context ? rows : b->n_context;
     while (asked == 0 && rows > MIN_ROWS &&
-           stage_scratch_bytes(model, kv_format, b, rows) > b->total / SCRATCH_SHARE)
+           stage_scratch_bytes(model, kv_format, b, rows) > b->total / share)
         rows /= 2;
     return rows > b->n_sessions ? rows : b->n_sessions;
 }

@@ -87,6 +87,7 @@ struct api_call {
     int64_t created_s;
     char model[128]; /* as named in the request */
     bool wants_usage, wants_progress, has_logprobs;
+    bool has_functions; /* chat: a call is a 'function_call', the form before 'tool_calls' */
     bool wants_tokens; /* llama-server: the ids of the answer's tokens */
     bool is_base64;    /* embeddings: the form of a vector */
     json_t *echo;      /* completions: texts of the prompts, repeated before the answers; or NULL */
@@ -132,6 +133,7 @@ struct api {
 
 extern const struct api api_chat, api_completions, api_messages, api_responses;
 extern const struct api api_ollama_chat, api_ollama_generate;
+extern const struct api api_ollama_embed, api_ollama_embeddings;
 extern const struct api api_llama_completion, api_llama_infill, api_embeddings;
 
 /* Starts a call: parses the request and builds its prompt. Returns 0, or -1 with call->error. */
@@ -214,8 +216,10 @@ int api_apply_template(const struct api_context *context, const json_t *body,
                        struct text_buffer *answer, struct api_error *error);
 int api_count_tokens(const struct api_context *context, const json_t *body,
                      struct text_buffer *answer, struct api_error *error);
-/* status_ollama.c: describes the model. */
+/* status_ollama.c: describes the model; says whether a model to be pulled is this one. */
 int api_ollama_show(const struct api_context *context, const json_t *body,
+                    struct text_buffer *answer, struct api_error *error);
+int api_ollama_pull(const struct api_context *context, const json_t *body,
                     struct text_buffer *answer, struct api_error *error);
 
 #ifdef __cplusplus

@@ -28,17 +28,15 @@ static int read_system(const json_t *system, struct call_texts *texts, struct co
     struct turn turn = {.role = "system"};
     int rc = 0;
     if (!json_is_array(system) && !is_billing(system))
-        rc = content_text(system, "system", &turn.content, error);
+        rc = content_text(system, "system", OTHER_REFUSED, &turn, error);
     for (size_t i = 0; rc == 0 && i < json_array_size(system); i++) {
         const json_t *block = json_array_get(system, i);
         if (is_billing(block))
             continue;
-        json_t *one = json_pack("[O]", (json_t *)block);
         if (turn.content.n > 0 && !text_add_string(&turn.content, "\n\n"))
             rc = no_memory(error);
         if (rc == 0)
-            rc = content_text(one, "system", &turn.content, error);
-        json_decref(one);
+            rc = content_part(block, "system", i, OTHER_REFUSED, &turn, error);
     }
     if (rc == 0 && turn.content.n > 0 && conversation_add(c, &turn, texts) != 0)
         rc = no_memory(error);
@@ -51,29 +49,50 @@ struct reading {
     struct call_texts *texts;
     struct api_error *error;
     char path[64];
+    enum content_other other; /* what becomes of images in this message */
     struct turn turn;
 };
+
+static bool is_result(const json_t *block)
+{
+    const char *type = json_string_value(json_object_get(block, "type"));
+    return type != NULL && strcmp(type, "tool_result") == 0;
+}
+
+/* A message of the user with results of tools is the tools'. */
+static enum content_speaker speaker_of(const json_t *message)
+{
+    const json_t *content = json_object_get(message, "content");
+    const char *role = json_string_value(json_object_get(message, "role"));
+    if (role == NULL || strcmp(role, "user") != 0)
+        return role != NULL && strcmp(role, "assistant") == 0 ? SPEAKER_MODEL : SPEAKER_SYSTEM;
+    for (size_t i = 0; i < json_array_size(content); i++)
+        if (is_result(json_array_get(content, i)))
+            return SPEAKER_TOOL;
+    return SPEAKER_USER;
+}
 
 /* Adds a tool result as its own message, before the user's text. */
 static int read_result(struct reading *r, const json_t *block)
 {
     struct turn result = {.role = "tool"};
     result.call_id = json_string_value(json_object_get(block, "tool_use_id"));
-    int rc = content_text(json_object_get(block, "content"), r->path, &result.content, r->error);
+    int rc = content_text(json_object_get(block, "content"), r->path, OTHER_NAMED, &result,
+                          r->error);
     if (rc == 0 && conversation_add(r->c, &result, r->texts) != 0)
         rc = no_memory(r->error);
     turn_clear(&result);
     return rc;
 }
 
-static int read_block(struct reading *r, const json_t *block)
+static int read_block(struct reading *r, const json_t *block, size_t i)
 {
     const char *type = json_string_value(json_object_get(block, "type"));
     const char *id = json_string_value(json_object_get(block, "id"));
     const char *name = json_string_value(json_object_get(block, "name"));
     if (type == NULL)
         return api_fail(r->error, API_BAD, r->path, "'%s' has a block without a type", r->path);
-    if (strcmp(type, "tool_result") == 0)
+    if (is_result(block))
         return read_result(r, block);
     if (strcmp(type, "redacted_thinking") == 0)
         return 0;
@@ -88,16 +107,15 @@ static int read_block(struct reading *r, const json_t *block)
         return turn_add_call(&r->turn, id != NULL ? id : "", name,
                              json_object_get(block, "input")) == 0 ? 0 : no_memory(r->error);
     }
-    json_t *one = json_pack("[O]", (json_t *)block);
-    const int rc = content_text(one, r->path, &r->turn.content, r->error);
-    json_decref(one);
-    return rc;
+    return content_part(block, r->path, i, r->other, &r->turn, r->error);
 }
 
-static int read_message(const json_t *message, size_t i, struct call_texts *texts,
+static int read_message(const json_t *messages, size_t i, struct call_texts *texts,
                         struct conversation *c, struct api_error *error)
 {
-    struct reading r = {.c = c, .texts = texts, .error = error};
+    struct reading r = {.c = c, .texts = texts, .error = error,
+                        .other = content_other_at(messages, i, speaker_of)};
+    const json_t *message = json_array_get(messages, i);
     const json_t *content = json_object_get(message, "content");
     const char *role = json_string_value(json_object_get(message, "role"));
     (void)snprintf(r.path, sizeof r.path, "messages[%zu].content", i);
@@ -109,12 +127,11 @@ static int read_message(const json_t *message, size_t i, struct call_texts *text
     int rc = 0;
     size_t n_results = 0;
     if (!json_is_array(content))
-        rc = content_text(content, r.path, &r.turn.content, error);
+        rc = content_text(content, r.path, r.other, &r.turn, error);
     for (size_t k = 0; rc == 0 && k < json_array_size(content); k++) {
         const json_t *block = json_array_get(content, k);
-        const char *type = json_string_value(json_object_get(block, "type"));
-        n_results += type != NULL && strcmp(type, "tool_result") == 0;
-        rc = read_block(&r, block);
+        n_results += is_result(block);
+        rc = read_block(&r, block, k);
     }
     const bool is_empty = r.turn.content.n == 0 && r.turn.calls == NULL && n_results > 0;
     if (rc == 0 && !is_empty && conversation_add(c, &r.turn, texts) != 0)
@@ -167,7 +184,7 @@ int anthropic_conversation(const json_t *body, struct call_texts *texts, struct 
     if (rc == 0)
         rc = read_system(fields_find(&f, "system"), texts, c, error);
     for (size_t i = 0; rc == 0 && i < json_array_size(messages); i++)
-        rc = read_message(json_array_get(messages, i), i, texts, c, error);
+        rc = read_message(messages, i, texts, c, error);
     if (rc == 0 && choice != NULL && !is_choice(choice))
         rc = fields_fail(&of, "type", "must be auto, any, tool or none");
     c->is_one_call = fields_bool(&of, "disable_parallel_tool_use", false);

@@ -66,13 +66,14 @@ json_t *api_timings_json(const struct job_usage *u)
     const uint64_t n_prompt = u->n_prompt - u->n_cached;
     const uint64_t n_steps = u->n_answer > 1 ? u->n_answer - 1 : 0; /* the first comes for free */
     json_t *timings = json_pack(
-        "{s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "cache_n", (json_int_t)u->n_cached,
+        "{s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f}", "cache_n", (json_int_t)u->n_cached,
         "prompt_n", (json_int_t)n_prompt, "prompt_ms", prompt_ms, "prompt_per_token_ms",
         n_prompt > 0 ? prompt_ms / (double)n_prompt : 0.0, "prompt_per_second",
         prompt_ms > 0 ? (double)n_prompt / prompt_ms * 1e3 : 0.0, "predicted_n",
         (json_int_t)u->n_answer, "predicted_ms", answer_ms, "predicted_per_token_ms",
         n_steps > 0 ? answer_ms / (double)n_steps : 0.0, "predicted_per_second",
-        answer_ms > 0 ? (double)n_steps / answer_ms * 1e3 : 0.0);
+        answer_ms > 0 ? (double)n_steps / answer_ms * 1e3 : 0.0, "predicted_max_ms",
+        (double)u->gap_ns * 1e-6);
     if (u->n_draft_passes > 0) {
         (void)json_object_set_new(timings, "draft_n", json_integer((json_int_t)u->n_drafted));
         (void)json_object_set_new(timings, "draft_n_accepted",

@@ -1,5 +1,6 @@
 /* Ollama's chat and generate APIs. A stream is one JSON object per line. */
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/plat.h"
@@ -39,6 +40,43 @@ static void check_unsupported(const struct fields *f)
     }
 }
 
+/* Reads a duration such as "5m", "1h30m", "-1s" or "0". Returns whether it is one. */
+static bool read_duration(const char *text, bool *is_zero)
+{
+    static const char *const units[] = {"ns", "us", "\xc2\xb5s", "ms", "s", "m", "h"};
+    const char *at = text + (text[0] == '-' || text[0] == '+');
+    *is_zero = strpbrk(at, "123456789") == NULL;
+    if (strcmp(at, "0") == 0)
+        return true;
+    do {
+        const size_t n_whole = strspn(at, "0123456789");
+        const bool has_point = at[n_whole] == '.';
+        const size_t n_digits =
+            n_whole + (has_point ? strspn(at + n_whole + 1, "0123456789") : 0);
+        size_t n_unit = 0;
+        at += n_digits + has_point;
+        for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+            if (strncmp(at, units[i], strlen(units[i])) == 0 && strlen(units[i]) > n_unit)
+                n_unit = strlen(units[i]);
+        if (n_digits == 0 || n_unit == 0)
+            return false;
+        at += n_unit;
+    } while (*at != '\0');
+    return true;
+}
+
+/* Reads 'keep_alive'. Returns whether it asks to unload the model. */
+static bool read_keep_alive(const struct fields *f)
+{
+    const json_t *keep = fields_find(f, "keep_alive");
+    bool is_zero = json_is_number(keep) && json_number_value(keep) == 0;
+    if (keep != NULL && !json_is_number(keep) &&
+        (!json_is_string(keep) || !read_duration(json_string_value(keep), &is_zero)))
+        (void)fields_fail(f, "keep_alive", "must be a number of seconds or a duration such as "
+                          "\"5m\"");
+    return is_zero;
+}
+
 static void read_common(struct api_call *call, const struct fields *f, struct job_spec *spec)
 {
     static const char *const limits[] = {"num_predict", NULL};
@@ -50,6 +88,7 @@ static void read_common(struct api_call *call, const struct fields *f, struct jo
     call->has_logprobs = spec->wants_logprobs = fields_bool(f, "logprobs", false);
     spec->n_top_logprobs = (unsigned)fields_uint(f, "top_logprobs", 0, FM_TOP_LOGPROBS_MAX, 0);
     spec->holds_calls = true;
+    (void)read_keep_alive(f); /* the model stays loaded */
     check_unsupported(f);
     if (call->error.fault == API_GOOD)
         (void)constrain_value(call, fields_find(f, "format"), "format");
@@ -59,9 +98,7 @@ static void read_common(struct api_call *call, const struct fields *f, struct jo
  * loaded, and stays so. */
 static int read_nothing(struct api_call *call, const struct fields *f)
 {
-    const json_t *keep = fields_find(f, "keep_alive");
-    const bool unloads = json_is_number(keep) && json_number_value(keep) == 0;
-    call->idle_reason = unloads ? "unload" : "load";
+    call->idle_reason = read_keep_alive(f) ? "unload" : "load";
     return call->error.fault == API_GOOD ? 0 : -1;
 }
 

@@ -27,6 +27,42 @@ static int read_calls(const json_t *calls, const char *path, struct turn *turn,
     return rc;
 }
 
+static enum content_speaker speaker_of(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    if (role == NULL || strcmp(role, "assistant") == 0)
+        return SPEAKER_MODEL;
+    if (strcmp(role, "tool") == 0 || strcmp(role, "function") == 0)
+        return SPEAKER_TOOL;
+    return strcmp(role, "user") == 0 ? SPEAKER_USER : SPEAKER_SYSTEM;
+}
+
+/* Ollama has images beside the content. */
+static int read_images(const struct fields *f, enum content_other other, struct turn *turn)
+{
+    const json_t *images = fields_find(f, "images");
+    if (json_array_size(images) > 0 && other == OTHER_REFUSED)
+        return fields_fail(f, "images", "is not supported: this model reads text only");
+    for (size_t i = 0; i < json_array_size(images); i++)
+        if (!content_name(turn, "image"))
+            return api_fail(f->error, API_INTERNAL, NULL, "out of memory for the conversation");
+    return 0;
+}
+
+/* Functions came before tools. Their calls have no ids, so each gets one that its result, the next
+ * message with the role function, shares. */
+static int read_function_call(const struct fields *f, const char *id, struct turn *turn)
+{
+    const json_t *call = fields_object(f, "function_call");
+    const char *name = json_string_value(json_object_get(call, "name"));
+    if (call == NULL)
+        return f->error->fault == API_GOOD ? 0 : -1;
+    if (name == NULL)
+        return fields_fail(f, "function_call", "must have a name");
+    return turn_add_call(turn, id, name, json_object_get(call, "arguments")) == 0
+               ? 0 : api_fail(f->error, API_INTERNAL, NULL, "out of memory for the conversation");
+}
+
 static bool is_role(const char *role)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool",
@@ -37,10 +73,37 @@ static bool is_role(const char *role)
     return false;
 }
 
-static int read_message(const json_t *message, size_t i, struct call_texts *texts,
-                        struct conversation *c, struct api_error *error)
+/* The messages of a request, and where in them the last call of a function was. */
+struct reading {
+    const json_t *messages;
+    struct call_texts *texts;
+    struct conversation *c;
+    char function_id[32];
+};
+
+/* Reads who speaks. */
+static int read_speaker(struct reading *r, const struct fields *f, size_t i, struct turn *turn)
+{
+    turn->role = fields_string(f, "role", "");
+    if (!is_role(turn->role))
+        return fields_fail(f, "role", "must be system, developer, user, assistant or tool");
+    turn->call_id = fields_string(f, "tool_call_id", NULL);
+    turn->name = fields_string(f, "name", fields_string(f, "tool_name", NULL));
+    if (strcmp(turn->role, "function") == 0) {
+        turn->role = "tool";
+        if (turn->call_id == NULL && r->function_id[0] != '\0')
+            turn->call_id = r->function_id;
+    }
+    if (fields_find(f, "function_call") != NULL)
+        (void)snprintf(r->function_id, sizeof r->function_id, "call_%zu", i);
+    return 0;
+}
+
+static int read_message(struct reading *r, size_t i, struct api_error *error)
 {
     static const char *const also[] = {"reasoning", "thinking"}; /* where others put it */
+    const json_t *message = json_array_get(r->messages, i);
+    const enum content_other other = content_other_at(r->messages, i, speaker_of);
     char path[64], content[80];
     struct turn turn = {0};
     (void)snprintf(path, sizeof path, "messages[%zu].", i);
@@ -48,27 +111,37 @@ static int read_message(const json_t *message, size_t i, struct call_texts *text
     const struct fields f = {message, error, path};
     if (!json_is_object(message))
         return api_fail(error, API_BAD, path, "'messages[%zu]' must be an object", i);
-    turn.role = fields_string(&f, "role", "");
-    if (!is_role(turn.role))
-        return fields_fail(&f, "role", "must be system, developer, user, assistant or tool");
-    if (strcmp(turn.role, "function") == 0)
-        turn.role = "tool";
-    turn.call_id = fields_string(&f, "tool_call_id", NULL);
-    turn.name = fields_string(&f, "name", fields_string(&f, "tool_name", NULL));
+    if (read_speaker(r, &f, i, &turn) != 0)
+        return -1;
     const char *reasoning = fields_string(&f, "reasoning_content", NULL);
     for (size_t k = 0; reasoning == NULL && k < sizeof also / sizeof also[0]; k++)
         reasoning = json_string_value(fields_find(&f, also[k]));
-    if (json_array_size(fields_find(&f, "images")) > 0)
-        return fields_fail(&f, "images", "is not supported: this model reads text only");
-    int rc = content_text(fields_find(&f, "content"), content, &turn.content, error);
+    int rc = content_text(fields_find(&f, "content"), content, other, &turn, error);
+    if (rc == 0)
+        rc = read_images(&f, other, &turn);
     if (rc == 0 && reasoning != NULL && !text_add_string(&turn.reasoning, reasoning))
         rc = api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
     if (rc == 0)
         rc = read_calls(fields_array(&f, "tool_calls"), path, &turn, error);
-    if (rc == 0 && conversation_add(c, &turn, texts) != 0)
+    if (rc == 0)
+        rc = read_function_call(&f, r->function_id, &turn);
+    if (rc == 0 && conversation_add(r->c, &turn, r->texts) != 0)
         rc = api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
     turn_clear(&turn);
     return rc;
+}
+
+/* Adds functions[i], or the function of tools[i]. `path` is its name in errors. */
+static int add_function(const json_t *function, const char *path, const char *field,
+                        struct conversation *c, struct api_error *error)
+{
+    const char *name = json_string_value(json_object_get(function, "name"));
+    if (name == NULL)
+        return api_fail(error, API_BAD, field, "'%s.name' must be a string", path);
+    if (conversation_add_tool(c, name, json_string_value(json_object_get(function, "description")),
+                              json_object_get(function, "parameters")) != 0)
+        return api_fail(error, API_INTERNAL, NULL, "out of memory for the tools");
+    return conversation_note_strict(c, json_object_get(function, "strict"), path, error);
 }
 
 static int read_tools(const struct fields *f, struct conversation *c)
@@ -78,23 +151,63 @@ static int read_tools(const struct fields *f, struct conversation *c)
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < json_array_size(tools); i++) {
         const json_t *tool = json_array_get(tools, i);
-        const json_t *function = json_object_get(tool, "function");
         const char *type = json_string_value(json_object_get(tool, "type"));
-        const char *name = json_string_value(json_object_get(function, "name"));
         if (type != NULL && strcmp(type, "function") != 0)
             continue; /* a tool of the provider, which this server does not have */
-        if (name == NULL)
-            return api_fail(f->error, API_BAD, "tools", "'tools[%zu].function.name' must be a "
-                            "string", i);
-        rc = conversation_add_tool(c, name,
-                                   json_string_value(json_object_get(function, "description")),
-                                   json_object_get(function, "parameters"));
         (void)snprintf(path, sizeof path, "tools[%zu].function", i);
-        if (rc == 0 && conversation_note_strict(c, json_object_get(function, "strict"), path,
-                                                f->error) != 0)
-            return -1;
+        rc = add_function(json_object_get(tool, "function"), path, "tools", c, f->error);
     }
-    return rc == 0 ? 0 : api_fail(f->error, API_INTERNAL, NULL, "out of memory for the tools");
+    return rc;
+}
+
+/* Returns whether calls are asked for in the form that came before 'tools'. */
+static bool has_functions(const json_t *body)
+{
+    return json_array_size(json_object_get(body, "functions")) > 0;
+}
+
+/* Reads 'function_call', which chooses among 'functions' as 'tool_choice' does among 'tools'. */
+static int choose_function(const struct fields *f, struct conversation *c)
+{
+    const json_t *functions = fields_array(f, "functions");
+    const json_t *choice = fields_find(f, "function_call");
+    const char *word = json_string_value(choice);
+    const char *name = json_string_value(json_object_get(choice, "name"));
+    bool is_known = false;
+    if (f->error->fault != API_GOOD)
+        return -1;
+    if (choice != NULL && name == NULL &&
+        (word == NULL || (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0)))
+        return fields_fail(f, "function_call", "must be auto, none, or an object with a name");
+    if (name == NULL)
+        return 0;
+    for (size_t i = 0; !is_known && i < json_array_size(functions); i++) {
+        const json_t *own = json_object_get(json_array_get(functions, i), "name");
+        is_known = json_is_string(own) && strcmp(json_string_value(own), name) == 0;
+    }
+    if (!is_known)
+        return fields_fail(f, "function_call", "must name one of 'functions'");
+    c->forced_name = name;
+    c->is_forced = true;
+    return 0;
+}
+
+static int read_functions(const struct fields *f, struct conversation *c)
+{
+    const json_t *functions = fields_array(f, "functions");
+    const char *word = json_string_value(fields_find(f, "function_call"));
+    char path[48];
+    int rc = 0;
+    c->is_one_call = true;
+    if (json_array_size(fields_find(f, "tools")) > 0)
+        return fields_fail(f, "functions", "cannot be combined with 'tools', which replace them");
+    if (word != NULL && strcmp(word, "none") == 0)
+        return 0;
+    for (size_t i = 0; rc == 0 && i < json_array_size(functions); i++) {
+        (void)snprintf(path, sizeof path, "functions[%zu]", i);
+        rc = add_function(json_array_get(functions, i), path, "functions", c, f->error);
+    }
+    return rc;
 }
 
 static const json_t *last_of(const json_t *messages)
@@ -114,7 +227,8 @@ static int check_continued(const json_t *messages, struct api_error *error)
     const json_t *last = last_of(messages);
     const char *role = json_string_value(json_object_get(last, "role"));
     if (role != NULL && strcmp(role, "assistant") == 0 &&
-        json_array_size(json_object_get(last, "tool_calls")) == 0)
+        json_array_size(json_object_get(last, "tool_calls")) == 0 &&
+        !json_is_object(json_object_get(last, "function_call")))
         return 0;
     return api_fail(error, API_BAD, "messages", "the last of 'messages' is to be continued, so its "
                     "role must be assistant and it must have no tool calls");
@@ -125,11 +239,14 @@ int openai_conversation(const json_t *body, struct call_texts *texts, struct con
 {
     const struct fields f = {body, error, ""};
     const json_t *messages = fields_array(&f, "messages");
+    struct reading r = {.messages = messages, .texts = texts, .c = c};
     int rc = error->fault == API_GOOD ? 0 : -1;
     for (size_t i = 0; rc == 0 && i < json_array_size(messages); i++)
-        rc = read_message(json_array_get(messages, i), i, texts, c, error);
+        rc = read_message(&r, i, error);
     if (rc == 0)
-        rc = conversation_choose(c, &f, read_tools);
+        rc = has_functions(body) ? read_functions(&f, c) : conversation_choose(c, &f, read_tools);
+    if (rc == 0)
+        rc = choose_function(&f, c);
     c->is_continued = is_prefix(messages);
     if (rc == 0)
         rc = conversation_read_variables(c, &f);
@@ -159,7 +276,9 @@ static void read_common(struct api_call *call, const struct fields *f, bool is_c
     api_read_stops(call, f, "stop", spec);
     if (call->error.fault == API_GOOD &&
         constrain_format(call, fields_object(f, "response_format"), "response_format") == 0)
-        (void)constrain_fields(call, f, is_completions ? CONSTRAIN_OWN_TEXT : CONSTRAIN_OWN_TURN);
+        (void)constrain_fields(call, f, is_completions ? CONSTRAIN_OWN_TEXT
+                                                       : CONSTRAIN_OWN_TURN |
+                                                         CONSTRAIN_OWN_FUNCTIONS);
 }
 
 static int read_chat(struct api_call *call, const json_t *body, struct job_spec *spec)
@@ -168,6 +287,7 @@ static int read_chat(struct api_call *call, const json_t *body, struct job_spec 
     struct conversation c = {0};
     api_new_id("chatcmpl-", call->id);
     read_common(call, &f, false, spec);
+    call->has_functions = has_functions(body);
     call->has_logprobs = spec->wants_logprobs = fields_bool(&f, "logprobs", false);
     spec->n_top_logprobs = (unsigned)fields_uint(&f, "top_logprobs", 0, FM_TOP_LOGPROBS_MAX, 0);
     if (spec->n_top_logprobs > 0 && !spec->wants_logprobs)
@@ -216,9 +336,11 @@ static int read_completions(struct api_call *call, const json_t *body, struct jo
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-static const char *finish_of(enum job_end end)
+static const char *finish_of(const struct api_call *call, enum job_end end)
 {
-    return end == JOB_END_LENGTH ? "length" : end == JOB_END_CALLS ? "tool_calls" : "stop";
+    if (end == JOB_END_CALLS)
+        return call->has_functions ? "function_call" : "tool_calls";
+    return end == JOB_END_LENGTH ? "length" : "stop";
 }
 
 static json_t *usage_json(const struct job_usage *u)
@@ -306,6 +428,21 @@ static bool write_failed(struct api_call *call)
            text_add_string(call->out, "data: [DONE]\n\n");
 }
 
+/* Returns the beginning of a call, or with `text` a piece of its arguments. */
+static json_t *call_delta(const struct api_call *call, const struct job_event *event, json_t *text)
+{
+    json_t *function = text != NULL
+                           ? json_pack("{s:o}", "arguments", text)
+                           : json_pack("{s:s, s:s}", "name", event->name, "arguments", "");
+    if (call->has_functions)
+        return json_pack("{s:o}", "function_call", function);
+    if (text != NULL)
+        return json_pack("{s:[{s:i, s:o}]}", "tool_calls", "index", (int)event->call, "function",
+                         function);
+    return json_pack("{s:[{s:i, s:s, s:s, s:o}]}", "tool_calls", "index", (int)event->call, "id",
+                     event->id, "type", "function", "function", function);
+}
+
 static bool write_chat(struct api_call *call, const struct job_event *event)
 {
     const unsigned choice = event->choice;
@@ -323,23 +460,18 @@ static bool write_chat(struct api_call *call, const struct job_event *event)
                           event->text_bytes > 0 ? text_delta("content", event) : json_object(),
                           &event->logprobs, NULL);
     case JOB_CALL_BEGIN:
-        return chat_chunk(call, choice,
-                          json_pack("{s:[{s:i, s:s, s:s, s:{s:s, s:s}}]}", "tool_calls", "index",
-                                    (int)event->call, "id", event->id, "type", "function",
-                                    "function", "name", event->name, "arguments", ""),
-                          NULL, NULL);
+        return chat_chunk(call, choice, call_delta(call, event, NULL), NULL, NULL);
     case JOB_CALL_ARGUMENTS:
         return chat_chunk(call, choice,
-                          json_pack("{s:[{s:i, s:{s:o}}]}", "tool_calls", "index",
-                                    (int)event->call, "function", "arguments",
-                                    text_json(event->text, event->text_bytes)),
-                          NULL, NULL);
+                          call_delta(call, event, text_json(event->text, event->text_bytes)), NULL,
+                          NULL);
     case JOB_PROMPT:
     case JOB_EMBEDDING:
     case JOB_CALL_END:
         return true;
     case JOB_CHOICE_END:
-        return chat_chunk(call, choice, json_object(), &event->logprobs, finish_of(event->end));
+        return chat_chunk(call, choice, json_object(), &event->logprobs,
+                          finish_of(call, event->end));
     case JOB_DONE:
         return write_done(call, "chat.completion.chunk");
     case JOB_FAILED:
@@ -348,14 +480,19 @@ static bool write_chat(struct api_call *call, const struct job_event *event)
     return true;
 }
 
+static json_t *function_json(const struct api_call_made *made)
+{
+    return json_pack("{s:s, s:o}", "name", made->name, "arguments",
+                     api_buffer_json(&made->arguments));
+}
+
 static json_t *calls_json(const struct api_choice *c)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < c->n_calls; i++)
         (void)json_array_append_new(
-            list, json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", c->calls[i].id, "type", "function",
-                            "function", "name", c->calls[i].name, "arguments",
-                            api_buffer_json(&c->calls[i].arguments)));
+            list, json_pack("{s:s, s:s, s:o}", "id", c->calls[i].id, "type", "function",
+                            "function", function_json(&c->calls[i])));
     return list;
 }
 
@@ -371,12 +508,14 @@ static json_t *whole_chat(const struct api_call *call)
         if (c->reasoning.n > 0)
             (void)json_object_set_new(message, "reasoning_content",
                                       api_buffer_json(&c->reasoning));
-        if (c->n_calls > 0)
+        if (c->n_calls > 0 && call->has_functions)
+            (void)json_object_set_new(message, "function_call", function_json(&c->calls[0]));
+        else if (c->n_calls > 0)
             (void)json_object_set_new(message, "tool_calls", calls_json(c));
         json_t *one = json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "message", message,
                                 "logprobs", call->has_logprobs ? chat_logprobs(i, &c->logprobs)
                                                                : json_null(),
-                                "finish_reason", finish_of(c->end));
+                                "finish_reason", finish_of(call, c->end));
         (void)json_array_append_new(choices, one);
     }
     json_t *all = object_json(call, "chat.completion", choices);
@@ -425,7 +564,7 @@ static bool write_completions(struct api_call *call, const struct job_event *eve
                           &event->logprobs, NULL);
     case JOB_CHOICE_END:
         return text_chunk(call, event->choice, json_string(""), &event->logprobs,
-                          finish_of(event->end));
+                          finish_of(call, event->end));
     case JOB_DONE:
         return write_done(call, "text_completion");
     case JOB_FAILED:
@@ -448,7 +587,7 @@ static json_t *whole_completions(const struct api_call *call)
         json_t *one = json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "text",
                                 api_buffer_json(&text), "logprobs",
                                 text_logprobs(call, i, &c->logprobs), "finish_reason",
-                                finish_of(c->end));
+                                finish_of(call, c->end));
         (void)json_array_append_new(choices, one);
         text_buffer_clear(&text);
     }

@@ -19,7 +19,25 @@ struct reading {
     struct api_error *error;
     struct turn turn; /* the assistant turn in progress; role NULL: none */
     char path[64];
+    enum content_other other; /* what becomes of images in this item */
 };
+
+static bool is_output(const char *type)
+{
+    return strcmp(type, "function_call_output") == 0 ||
+           strcmp(type, "custom_tool_call_output") == 0;
+}
+
+static enum content_speaker speaker_of(const json_t *item)
+{
+    const char *type = json_string_value(json_object_get(item, "type"));
+    const char *role = json_string_value(json_object_get(item, "role"));
+    if (type != NULL && is_output(type))
+        return SPEAKER_TOOL;
+    if (role == NULL || strcmp(role, "assistant") == 0)
+        return SPEAKER_MODEL;
+    return strcmp(role, "user") == 0 ? SPEAKER_USER : SPEAKER_SYSTEM;
+}
 
 static int end_turn(struct reading *r)
 {
@@ -33,6 +51,8 @@ static int read_message(struct reading *r, const json_t *item)
     const char *role = json_string_value(json_object_get(item, "role"));
     const json_t *content = json_object_get(item, "content");
     struct turn turn = {.role = role};
+    char path[80];
+    (void)snprintf(path, sizeof path, "%s.content", r->path);
     if (role == NULL || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0 &&
                          strcmp(role, "system") != 0 && strcmp(role, "developer") != 0))
         return api_fail(r->error, API_BAD, r->path, "'%s.role' must be user, assistant, system or "
@@ -41,11 +61,11 @@ static int read_message(struct reading *r, const json_t *item)
         if (r->turn.role != NULL && r->turn.calls != NULL && end_turn(r) != 0)
             return -1;
         r->turn.role = "assistant";
-        return content_text(content, r->path, &r->turn.content, r->error);
+        return content_text(content, path, r->other, &r->turn, r->error);
     }
     int rc = end_turn(r);
     if (rc == 0)
-        rc = content_text(content, r->path, &turn.content, r->error);
+        rc = content_text(content, path, r->other, &turn, r->error);
     if (rc == 0 && conversation_add(r->c, &turn, r->texts) != 0)
         rc = no_memory(r->error);
     turn_clear(&turn);
@@ -75,16 +95,18 @@ static int read_output(struct reading *r, const json_t *item)
     int rc = end_turn(r);
     turn.call_id = json_string_value(json_object_get(item, "call_id"));
     if (rc == 0)
-        rc = content_text(json_object_get(item, "output"), r->path, &turn.content, r->error);
+        rc = content_text(json_object_get(item, "output"), r->path, OTHER_NAMED, &turn, r->error);
     if (rc == 0 && conversation_add(r->c, &turn, r->texts) != 0)
         rc = no_memory(r->error);
     turn_clear(&turn);
     return rc;
 }
 
-static int read_item(struct reading *r, const json_t *item, size_t i)
+static int read_item(struct reading *r, const json_t *input, size_t i)
 {
+    const json_t *item = json_array_get(input, i);
     const char *type = json_string_value(json_object_get(item, "type"));
+    r->other = content_other_at(input, i, speaker_of);
     (void)snprintf(r->path, sizeof r->path, "input[%zu]", i);
     if (!json_is_object(item))
         return api_fail(r->error, API_BAD, r->path, "'%s' must be an object", r->path);
@@ -92,7 +114,7 @@ static int read_item(struct reading *r, const json_t *item, size_t i)
         return read_message(r, item);
     if (strcmp(type, "reasoning") == 0)
         return read_reasoning(r, item);
-    if (strcmp(type, "function_call_output") == 0 || strcmp(type, "custom_tool_call_output") == 0)
+    if (is_output(type))
         return read_output(r, item);
     if (strcmp(type, "function_call") == 0) {
         const char *id = json_string_value(json_object_get(item, "call_id"));
@@ -119,7 +141,7 @@ static int read_input(struct reading *r, const struct fields *f)
     if (json_is_string(input)) {
         turn.role = "user";
         if (rc == 0)
-            rc = content_text(input, "input", &turn.content, r->error);
+            rc = content_text(input, "input", OTHER_REFUSED, &turn, r->error);
         if (rc == 0 && conversation_add(r->c, &turn, r->texts) != 0)
             rc = no_memory(r->error);
         turn_clear(&turn);
@@ -128,7 +150,7 @@ static int read_input(struct reading *r, const struct fields *f)
     if (rc == 0 && !json_is_array(input))
         rc = fields_fail(f, "input", "must be a string or an array of items");
     for (size_t i = 0; rc == 0 && i < json_array_size(input); i++)
-        rc = read_item(r, json_array_get(input, i), i);
+        rc = read_item(r, input, i);
     return rc == 0 ? end_turn(r) : rc;
 }
 

@@ -211,8 +211,9 @@ int constrain_fields(struct api_call *call, const struct fields *f, unsigned own
         {"guided_whitespace_pattern", ONLY_JSON, 0},
         {"structural_tag", ONLY_JSON, 0},
         {"regex", ONLY_JSON, 0},
-        {"functions", "is not supported: send them as 'tools'", 0},
-        {"function_call", "is not supported: send 'tools' and 'tool_choice'", 0},
+        {"functions", "is not supported: send them as 'tools'", CONSTRAIN_OWN_FUNCTIONS},
+        {"function_call", "is not supported: send 'tools' and 'tool_choice'",
+         CONSTRAIN_OWN_FUNCTIONS},
         {"conversation", "is not supported: this server stores none; send all messages with the "
                          "request", 0},
         {"modalities", "must contain only text", 0},
@@ -283,9 +284,16 @@ static bool tools_fill(struct tools *t, const struct conversation *c)
     return is_good;
 }
 
+/* Returns the field that the tools came from. */
+static const char *tools_field(const struct api_call *call)
+{
+    return call->has_functions ? "functions" : "tools";
+}
+
 /* Refuses names that chat/toolcall.h cannot parse in a call. */
 static int check_names(struct api_call *call, const struct tools *t)
 {
+    const char *field = tools_field(call);
     const struct dialect *const *dialects = model_dialects(call->context->model);
     for (size_t i = 0; i < t->n; i++) {
         const char *name = t->at[i].name;
@@ -294,13 +302,13 @@ static int check_names(struct api_call *call, const struct tools *t)
         for (size_t k = 0; is_good && k < n; k++)
             is_good = (unsigned char)name[k] >= ' ';
         if (!is_good)
-            return api_fail(&call->error, API_BAD, "tools", "'tools' has the name '%.40s' of %zu "
+            return api_fail(&call->error, API_BAD, field, "'%s' has the name '%.40s' of %zu "
                             "bytes; a name must have 1 to 255 bytes and no control "
-                            "characters", name, n);
+                            "characters", field, name, n);
         if (!message_can_name(dialects, name))
-            return api_fail(&call->error, API_BAD, "tools", "'tools' has the name '%.80s', which "
+            return api_fail(&call->error, API_BAD, field, "'%s' has the name '%.80s', which "
                             "cannot be told from markup in this model's calls; use letters, "
-                            "digits, '_' and '-'", name);
+                            "digits, '_' and '-'", field, name);
     }
     return 0;
 }
@@ -337,7 +345,7 @@ static bool has_strict(const struct grammar_form *form)
 }
 
 /* Compiles the grammar. `name` is the field that asks for it; if a tool's schema is at fault, the
- * error names 'tools' instead. */
+ * error names 'tools' or 'functions' instead. */
 static int open_form(struct api_call *call, struct grammar_form form, const char *name,
                      struct job_spec *spec)
 {
@@ -356,7 +364,7 @@ static int open_form(struct api_call *call, struct grammar_form form, const char
                        : fm_grammar_open_form(call->context->model, &form, &spec->grammar, &err);
     if (rc == 0)
         return check_bias(call, spec, name);
-    const char *blamed = blames_tools ? "tools" : name;
+    const char *blamed = blames_tools ? tools_field(call) : name;
     return api_fail(&call->error, api_fault_of(rc), blamed, "'%s': %s%s", blamed, err.text,
                     blames_tools && rc == FM_ERR_ARG && has_strict(&form)
                         ? "; change it, or leave out 'strict'" : "");
@@ -369,7 +377,8 @@ int constrain_answer(const struct conversation *c, struct api_call *call, struct
         return 0; /* optional calls are not constrained */
     if (call->is_gbnf && c != NULL && json_array_size(c->tools) > 0)
         return api_fail(&call->error, API_BAD, call->schema_field, "'%s' cannot be combined with "
-                        "'tools': a grammar says all that the answer may be", call->schema_field);
+                        "'%s': a grammar says all that the answer may be", call->schema_field,
+                        tools_field(call));
     int rc = tools_fill(&tools, c) ? 0 : no_memory(call);
     const struct grammar_form form = {.schema = text_buffer_text(&call->schema),
                                       .schema_bytes = call->schema.n, .tools = tools.at,
@@ -427,7 +436,7 @@ int constrain_call(const struct conversation *c, struct api_call *call, struct j
     if (rc == 0)
         rc = check_names(call, &tools);
     if (rc == 0)
-        rc = open_form(call, form, "tools", spec);
+        rc = open_form(call, form, tools_field(call), spec);
     tools_clear(&tools);
     return rc == 0 ? open_call(call, spec, ids, n_ids) : rc;
 }

@@ -23,6 +23,7 @@ int constrain_value(struct api_call *call, const json_t *format, const char *nam
 enum {
     CONSTRAIN_OWN_TEXT = 1, /* suffix, echo, best_of */
     CONSTRAIN_OWN_TURN = 2, /* continue_final_message and, with it, add_generation_prompt */
+    CONSTRAIN_OWN_FUNCTIONS = 4, /* functions, function_call */
 };
 /* Reads the schema fields of other servers and refuses unsupported ones. `own` is a combination of
  * the above. */

@@ -110,8 +110,10 @@ static int keep_allowed(struct conversation *c, const json_t *list)
 int conversation_note_strict(struct conversation *c, const json_t *strict, const char *path,
                              struct api_error *error)
 {
+    char field[16];
+    (void)snprintf(field, sizeof field, "%.*s", (int)strcspn(path, "["), path);
     if (strict != NULL && !json_is_null(strict) && !json_is_boolean(strict))
-        return api_fail(error, API_BAD, "tools", "'%s.strict' must be true or false", path);
+        return api_fail(error, API_BAD, field, "'%s.strict' must be true or false", path);
     if (c->strict == NULL)
         c->strict = json_array();
     return json_array_append_new(c->strict, json_boolean(json_is_true(strict))) == 0
@@ -255,43 +257,6 @@ int conversation_add(struct conversation *c, struct turn *turn, struct call_text
         (void)json_object_set_new(message, "name", json_string(turn->name));
     const int rc = json_array_append_new(c->messages, message);
     turn_clear(turn);
-    return rc;
-}
-
-static int add_part(const json_t *part, const char *path, size_t i, struct text_buffer *out,
-                    struct api_error *error)
-{
-    const char *type = json_string_value(json_object_get(part, "type"));
-    const json_t *text = json_object_get(part, "text");
-    char name[96];
-    (void)snprintf(name, sizeof name, "%s[%zu]", path, i);
-    if (json_is_string(part))
-        text = part;
-    else if (type != NULL && strcmp(type, "refusal") == 0)
-        text = json_object_get(part, "refusal");
-    else if (type == NULL || (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 &&
-                              strcmp(type, "output_text") != 0))
-        return api_fail(error, API_BAD, name, "'%s' is a part of type '%s'; this model reads text "
-                        "only", name, type != NULL ? type : "none");
-    if (!json_is_string(text))
-        return api_fail(error, API_BAD, name, "'%s' has no text", name);
-    return text_buffer_add(out, json_string_value(text), json_string_length(text))
-               ? 0 : api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
-}
-
-int content_text(const json_t *content, const char *path, struct text_buffer *out,
-                 struct api_error *error)
-{
-    if (content == NULL || json_is_null(content))
-        return 0;
-    if (json_is_string(content))
-        return text_buffer_add(out, json_string_value(content), json_string_length(content))
-                   ? 0 : api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
-    if (!json_is_array(content))
-        return api_fail(error, API_BAD, path, "'%s' must be a string or an array of parts", path);
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < json_array_size(content); i++)
-        rc = add_part(json_array_get(content, i), path, i, out, error);
     return rc;
 }
 

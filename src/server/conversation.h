@@ -37,6 +37,7 @@ struct turn {
     struct text_buffer content, reasoning;
     json_t *calls; /* [{id, type, function: {name, arguments}}] */
     const char *call_id, *name; /* of a tool result; borrowed */
+    bool ends_in_block; /* the content so far ends with lines of their own */
 };
 
 void turn_clear(struct turn *turn);
@@ -76,9 +77,30 @@ int conversation_choose(struct conversation *c, const struct fields *f,
 /* Returns whether the last message of a request is the assistant's and has text and no calls. Some
  * dialects continue it. */
 bool conversation_is_prefill(const json_t *messages);
-/* Returns the text of a content: a string, null, or an array of text parts. */
-int content_text(const json_t *content, const char *path, struct text_buffer *out,
-                 struct api_error *error);
+
+/* ---- what a message contains (conversation_content.c) ------------------------------------- */
+
+/* What becomes of a part that is not text, such as an image: the request is refused, or a line that
+ * names the part takes its place. */
+enum content_other { OTHER_REFUSED, OTHER_NAMED };
+/* Who speaks in an element of a request's messages. */
+enum content_speaker { SPEAKER_MODEL, SPEAKER_USER, SPEAKER_TOOL, SPEAKER_SYSTEM };
+typedef enum content_speaker content_speaker_fn(const json_t *message);
+/* Returns what becomes of other parts of messages[i]. They are refused in what the user says now:
+ * the last message that is not the model's. If they were refused in tool results and in earlier
+ * messages, an agent that keeps its history could never go on. An image right behind a tool result
+ * is a tool's too: some APIs have no images in results, so agents send them as the user's. */
+enum content_other content_other_at(const json_t *messages, size_t i, content_speaker_fn *speaker);
+/* Adds a line that says that a part of this type is left out. */
+bool content_name(struct turn *turn, const char *type);
+/* Adds the text of a content: a string, null, or an array of parts. `path` names it in errors. */
+int content_text(const json_t *content, const char *path, enum content_other other,
+                 struct turn *turn, struct api_error *error);
+/* The same for part i of an array. */
+int content_part(const json_t *part, const char *path, size_t i, enum content_other other,
+                 struct turn *turn, struct api_error *error);
+
+/* ---- the prompt --------------------------------------------------------------------------- */
 
 /* Renders and tokenizes the conversation into the job's prompt. */
 int conversation_encode(struct conversation *c, struct api_call *call, struct job_spec *spec);

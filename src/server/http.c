@@ -34,6 +34,9 @@ static const struct endpoint endpoints[] = {
     {.path = "/api/show", .method = "POST", .look = api_ollama_show},
     {.path = "/api/chat", .method = "POST", .api = &api_ollama_chat},
     {.path = "/api/generate", .method = "POST", .api = &api_ollama_generate},
+    {.path = "/api/embed", .method = "POST", .api = &api_ollama_embed},
+    {.path = "/api/embeddings", .method = "POST", .api = &api_ollama_embeddings},
+    {.path = "/api/pull", .method = "POST", .look = api_ollama_pull},
 };
 
 /* Finds the endpoint. /v1 is optional. /models/NAME is handled like the list; other paths are files
@@ -250,8 +253,9 @@ static void check_headers(struct request *r, const char *method, const char *ver
     if (r->error.fault != API_GOOD || strcmp(r->method, "OPTIONS") == 0)
         return;
     if (r->endpoint == NULL)
-        (void)api_fail(&r->error, API_NOT_FOUND, NULL, "there is no %s %s here", r->method,
-                       r->path);
+        (void)api_fail(&r->error, API_NOT_FOUND, NULL, "there is no %s %s here%s", r->method,
+                       r->path, r->dialect == API_OLLAMA ? "; 'flashmoe pull', 'list' and 'rm' "
+                       "manage models" : "");
     else if (!fits_method)
         (void)api_fail(&r->error, API_METHOD, NULL, "%s takes %s, not %s", r->path,
                        r->endpoint->method, r->method);

@@ -115,6 +115,7 @@ enum { JOB_ERR_TIME = -100, JOB_ERR_SHUTDOWN = -101, JOB_ERR_BUSY = -102 };
 struct job_usage {
     uint64_t n_prompt, n_cached, n_answer, n_reasoning; /* tokens */
     uint64_t queue_ns, prefill_ns, decode_ns;
+    uint64_t gap_ns; /* longest time between two tokens of an answer */
     uint64_t n_hits, n_misses, bytes_read; /* of everything computed during the job */
     /* Of its own tokens: drafts that were computed, those that were right, and the passes that
      * could have had some. */

@@ -455,6 +455,7 @@ void job_leave(struct job *job, int code, const char *why)
         .n_prompt = job->n_prompt, .n_cached = job->n_cached, .n_answer = job->n_answer,
         .n_reasoning = job->n_reasoning, .queue_ns = started_ns - job->submitted_ns,
         .prefill_ns = answered_ns - started_ns, .decode_ns = now_ns - answered_ns,
+        .gap_ns = job->gap_ns,
         .n_hits = after.n_expert_hits - job->before.n_expert_hits,
         .n_misses = after.n_expert_misses - job->before.n_expert_misses,
         .bytes_read = after.bytes_read - job->before.bytes_read,
@@ -610,7 +611,8 @@ static void *runner_main(void *ctx)
                 wait_for_clients(js);
         }
         if (e->n_running == 0) {
-            jobs_publish(js, true);
+            jobs_publish(js, true); /* asks the ranks */
+            see_loss(js);
             lock(js);
             const bool has_work = wait_for_work(js);
             unlock(js);

@@ -53,6 +53,7 @@ struct job {
     uint64_t held_since_ns, held_ns; /* since when it does, and for how long it did before */
     bool has_spoken;         /* part of an answer was sent */
     uint64_t started_ns, answered_ns, progress_ns;
+    uint64_t token_ns, gap_ns; /* when the last token came, 0: none; the longest gap so far */
     uint64_t n_prompt, n_cached, n_answer, n_reasoning;
     struct fm_stats before;
     struct fm_draft_counts drafts_before; /* of its session */

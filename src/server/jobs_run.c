@@ -269,6 +269,7 @@ static int end_answer(struct runner *e, struct job *job, struct fm_error *err)
     if (rc != 0)
         return rc;
     job->choice++;
+    job->token_ns = 0;
     if (job->choice % job->spec.n_choices != 0) {
         job->n_at = fm_session_rewind(job->session, prompt_of(job)->ids, prompt_of(job)->n_ids);
         rc = tell_started(job, err);
@@ -283,11 +284,20 @@ static int end_answer(struct runner *e, struct job *job, struct fm_error *err)
     return 0;
 }
 
+/* Counts the time since the answer's last token. */
+static void note_token(struct job *job, uint64_t now_ns)
+{
+    const uint64_t gap_ns = job->token_ns > 0 ? now_ns - job->token_ns : 0;
+    job->gap_ns = gap_ns > job->gap_ns ? gap_ns : job->gap_ns;
+    job->token_ns = now_ns;
+}
+
 static int take_logits(struct runner *e, struct job *job, struct fm_error *err)
 {
     int32_t id = -1;
+    note_token(job, plat_now_ns());
     if (job->answered_ns == 0)
-        job->answered_ns = plat_now_ns();
+        job->answered_ns = job->token_ns;
     if (job->spec.is_prompt_only)
         return end_answer(e, job, err);
     int rc = answer_step(job->answer, job->session, &id, err);
@@ -304,6 +314,8 @@ static int take_logits(struct runner *e, struct job *job, struct fm_error *err)
 
 static void note_held(struct job *job, bool is_held, uint64_t now_ns)
 {
+    if (is_held)
+        job->token_ns = 0; /* its client makes the gap */
     if (is_held && !job->is_held)
         job->held_since_ns = now_ns;
     if (!is_held && job->is_held)

@@ -112,6 +112,12 @@ static uint64_t follow(uint64_t ns, uint64_t now_ns)
     return now_ns > ns ? now_ns : ns - (ns - now_ns) / 8;
 }
 
+/* Times vary: a little less than the limit. */
+static uint64_t aim_of(const struct turns *t)
+{
+    return t->limit_ns - t->limit_ns / 8;
+}
+
 void turns_begin(struct turns *t)
 {
     t->looked_ns = 0;
@@ -123,8 +129,7 @@ bool turns_look(struct turns *t, uint64_t now_ns)
     if (!is_first)
         t->layer_ns = follow(t->layer_ns, now_ns - t->looked_ns);
     t->looked_ns = now_ns;
-    const uint64_t due_ns = t->answered_ns + t->limit_ns - t->limit_ns / 8;
-    return is_first || now_ns + t->layer_ns + t->answers_ns > due_ns;
+    return is_first || now_ns + t->layer_ns + t->answers_ns > t->answered_ns + aim_of(t);
 }
 
 void turns_note(struct turns *t, uint64_t begin_ns, uint64_t end_ns)
@@ -138,5 +143,5 @@ void turns_note(struct turns *t, uint64_t begin_ns, uint64_t end_ns)
 uint64_t turns_layer_max_ns(const struct turns *t)
 {
     const uint64_t min = t->limit_ns / 4;
-    return t->answers_ns < t->limit_ns - min ? t->limit_ns - t->answers_ns : min;
+    return t->answers_ns + min < aim_of(t) ? aim_of(t) - t->answers_ns : min;
 }

@@ -262,9 +262,9 @@ static void test_layer_max(void **state)
 {
     (void)state;
     struct turns t = {.limit_ns = 200 * MS};
-    assert_int_equal(turns_layer_max_ns(&t), 200 * MS);
+    assert_int_equal(turns_layer_max_ns(&t), 175 * MS);
     turns_note(&t, 0, 80 * MS);
-    assert_int_equal(turns_layer_max_ns(&t), 120 * MS);
+    assert_int_equal(turns_layer_max_ns(&t), 95 * MS);
     turns_note(&t, 0, 500 * MS);
     assert_int_equal(turns_layer_max_ns(&t), 50 * MS);
 }

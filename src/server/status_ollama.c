@@ -213,3 +213,34 @@ int api_ollama_show(const struct api_context *context, const json_t *body,
     json_decref(all);
     return is_good ? 0 : api_fail(error, API_INTERNAL, NULL, "out of memory for the answer");
 }
+
+/* ---- /api/pull ------------------------------------------------------------------------------ */
+
+/* Returns whether the name, without the tag 'latest', is this model's. */
+static bool is_served(const struct api_context *context, const char *name)
+{
+    const size_t n = strlen(context->model_name);
+    return strncmp(name, context->model_name, n) == 0 &&
+           (name[n] == '\0' || strcmp(name + n, ":latest") == 0);
+}
+
+int api_ollama_pull(const struct api_context *context, const json_t *body,
+                    struct text_buffer *answer, struct api_error *error)
+{
+    const struct fields f = {body, error, ""};
+    if (!json_is_object(body))
+        return api_fail(error, API_BAD, NULL, "the body must be a JSON object");
+    const char *name = fields_string(&f, "model", fields_string(&f, "name", ""));
+    if (error->fault != API_GOOD)
+        return -1;
+    if (name[0] == '\0')
+        return api_fail(error, API_BAD, "model", "'model' must be given");
+    /* Programs pull the model that they are about to use. */
+    if (!is_served(context, name))
+        return api_fail(error, API_NOT_FOUND, "model", "'%.100s' cannot be pulled through this "
+                        "API: 'flashmoe pull' downloads models, and this server has '%s'", name,
+                        context->model_name);
+    return text_add_string(answer, "{\"status\":\"success\"}\n")
+               ? 0
+               : api_fail(error, API_INTERNAL, NULL, "out of memory for the answer");
+}

@@ -196,12 +196,29 @@ static void test_tiktoken_file(void **state)
     (void)unlink(in_folder("tiktoken.model"));
 }
 
+/* A directory with SentencePiece's own file alone opens, and text is refused with the next step. */
+static void test_no_tokenizer(void **state)
+{
+    struct fm_error err = {0};
+    int32_t *ids;
+    size_t n_ids;
+    (void)state;
+    (void)unlink(in_folder("tokenizer.json"));
+    struct fm_model *model = open_model("{}", &err);
+    assert_non_null(model);
+    assert_int_equal(fm_tokenize(model, "a", 1, 0, &ids, &n_ids, &err), FM_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "has no tokenizer.json"));
+    assert_non_null(strstr(err.text, "save_pretrained"));
+    fm_model_close(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prefix),
         cmocka_unit_test(test_space_of_answers),
         cmocka_unit_test(test_tiktoken_file),
+        cmocka_unit_test(test_no_tokenizer),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

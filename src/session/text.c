@@ -11,8 +11,9 @@ static int needs_tokenizer(const struct fm_model *m, struct fm_error *err)
 {
     if (m->tokenizer != NULL)
         return 0;
-    return err_set(err, FM_ERR_UNSUPPORTED, "'%s' has no tokenizer.json: text cannot be tokenized",
-                   m->engine.model->source->path);
+    return err_set(err, FM_ERR_UNSUPPORTED, "'%s' has no tokenizer.json: text cannot be tokenized; "
+                   "if it has tokenizer.model, transformers' AutoTokenizer writes one: "
+                   "from_pretrained(DIR).save_pretrained(DIR)", m->engine.model->source->path);
 }
 
 /* Puts the tokenizer's prefix before the ids, unless it is there. */

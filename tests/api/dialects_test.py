@@ -384,6 +384,19 @@ class Kimi(Dialect):
         self.assertIn('[assistant|I look.|functions.get_weather:0:get_weather{"city": "Paris", '
                       '"days": 3}][tool|warm|for functions.get_weather:0]', text)
 
+    def test_functions(self):
+        """Calls of the older form have no ids: a result belongs to the call before it."""
+        def turn(name, result):
+            return [{"role": "assistant", "content": "", "function_call": {
+                "name": name, "arguments": "{}"}},
+                    {"role": "function", "name": name, "content": result}]
+        text = self.rendered([{"role": "user", "content": "x"}, *turn("get_weather", "warm"),
+                              *turn("get_time", "late")])
+        self.assertIn("[assistant||functions.get_weather:0:get_weather{}]"
+                      "[tool|warm|for functions.get_weather:0]"
+                      "[assistant||functions.get_time:1:get_time{}]"
+                      "[tool|late|for functions.get_time:1]", text)
+
     def test_history(self):
         again = [*self.history(), *self.history()]
         text = self.rendered(again)

@@ -397,8 +397,8 @@ class Dropped(Forms):
     def test_refused(self):
         fields = {"grammar": "root ::= root", "guided_regex": "a+", "guided_choice": ["a", "b"],
                   "guided_grammar": "x", "guided_whitespace_pattern": " ?", "regex": "a+",
-                  "ebnf": "x", "structural_tag": {"a": 1}, "functions": [{"name": "f"}],
-                  "function_call": {"name": "f"}, "conversation": "conv_1",
+                  "ebnf": "x", "structural_tag": {"a": 1}, "function_call": {"name": "f"},
+                  "conversation": "conv_1",
                   "modalities": ["text", "audio"], "stop_token_ids": [1],
                   "allowed_token_ids": [5], "bad_words": ["x"], "min_tokens": 5,
                   "use_beam_search": True,
@@ -413,6 +413,8 @@ class Dropped(Forms):
                              "structured_outputs." + name)
             if path != "/v1/completions":
                 self.refused(path, {**good, "echo": True}, "echo")
+            if path != "/v1/chat/completions":
+                self.refused(path, {**good, "functions": [{"name": "f"}]}, "functions")
         for path in ("/v1/completions", "/v1/responses"):
             self.refused(path, {**self.asks[path], "continue_final_message": True},
                          "continue_final_message")

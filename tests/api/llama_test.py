@@ -22,7 +22,8 @@ TEXT = "Hello there, world."
 FIM = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|repo_name|>",
        "<|file_sep|>"]
 TIMINGS = {"cache_n", "prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second",
-           "predicted_n", "predicted_ms", "predicted_per_token_ms", "predicted_per_second"}
+           "predicted_n", "predicted_ms", "predicted_per_token_ms", "predicted_per_second",
+           "predicted_max_ms"}
 
 
 class Completion(OneServer):
@@ -54,7 +55,12 @@ class Completion(OneServer):
                          ("Hello there", "word", ", w"))
         answer = self.complete("A", n_predict=0)
         self.assertEqual((answer["content"], answer["tokens_evaluated"]), ("", 1))
-        self.assertEqual(self.complete("A", ignore_eos=True, n_predict=20)["tokens_predicted"], 20)
+        answer = self.complete("A", ignore_eos=True, n_predict=20)
+        self.assertEqual(answer["tokens_predicted"], 20)
+        timings = answer["timings"]
+        self.assertTrue(timings["predicted_per_token_ms"] / 2 < timings["predicted_max_ms"]
+                        <= timings["predicted_ms"], timings)
+        self.assertEqual(self.complete("A", n_predict=1)["timings"]["predicted_max_ms"], 0)
 
     def test_stream(self):
         status, headers, body = self.server.request("POST", "/completion", {
@@ -283,6 +289,43 @@ class Embeddings(OneServer):
         coded = self.embed("hi there", encoding_format="base64")["data"][0]["embedding"]
         again = struct.unpack(f"<{len(one)}f", base64.b64decode(coded))
         self.assertEqual(list(again), [struct.unpack("<f", struct.pack("<f", x))[0] for x in one])
+
+    def test_ollama(self):
+        """Ollama's two forms give the same vectors."""
+        one, other = (d["embedding"] for d in self.embed(["hi there", "other"])["data"])
+        status, answer = self.server.post("/api/embed", {"input": ["hi there", "other"]})
+        self.assertEqual((status, answer["embeddings"]), (200, [one, other]), answer)
+        status, answer = self.server.post("/api/embeddings", {"prompt": "hi there"})
+        self.assertEqual((status, answer), (200, {"embedding": one}))
+        for path, body, field in (("/api/embed", {}, "input"),
+                                  ("/api/embed", {"input": []}, "input"),
+                                  ("/api/embeddings", {"prompt": ["x"]}, "prompt"),
+                                  ("/api/embed", {"input": "x", "stream": True}, "stream")):
+            status, answer = self.server.post(path, body)
+            self.assertEqual(status, 400)
+            self.assertIn(f"'{field}'", answer["error"])
+
+    def test_ollama_models(self):
+        """The served model need not be pulled, and no other can be. It is never unloaded."""
+        name = self.server.get("/api/tags")["models"][0]["name"]
+        for field, wanted in (("model", name), ("name", name), ("model", name + ":latest")):
+            self.assertEqual(self.server.post("/api/pull", {field: wanted}),
+                             (200, {"status": "success"}))
+        for wanted in ("other", name + "x", name + ":7b", ""):
+            status, answer = self.server.post("/api/pull", {"model": wanted})
+            self.assertEqual(status, 404)
+            self.assertIn("'flashmoe pull'", answer["error"])
+        status, answer = self.server.post("/api/copy", {"source": name, "destination": "x"})
+        self.assertEqual(status, 404)
+        self.assertIn("manage models", answer["error"])
+        for keep, reason in ((0, "unload"), ("0", "unload"), ("0h0.0s", "unload"), (-1, "load"),
+                             ("-1s", "load"), ("1h30m", "load"), ("1.5ms", "load")):
+            status, answer = self.server.post("/api/generate", {"keep_alive": keep})
+            self.assertEqual((status, answer["done_reason"]), (200, reason), answer)
+        for keep in ("", "5", "m", "5 m", ".h", "5q", "5m,", [], True):
+            status, answer = self.server.post("/api/generate", {"keep_alive": keep, "prompt": "A"})
+            self.assertEqual(status, 400, keep)
+            self.assertIn("'keep_alive'", answer["error"])
 
     def test_refused(self):
         for body, field in (({}, "input"), ({"input": []}, "input"), ({"input": ""}, "prompt"),

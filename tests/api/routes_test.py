@@ -23,7 +23,7 @@ ANSWERS = [path for path, _, rest in ROUTES if ".api = " in rest]
 ENDLESS = {"messages": [{"role": "user", "content": "L"}], "prompt": "L", "input": "L",
            "max_tokens": 100000, "max_output_tokens": 100000, "n_predict": -1, "stream": True,
            "options": {"num_predict": -1}}
-ONCE = {"/embeddings", "/infill"} # have no stream, or need another model
+ONCE = {"/embeddings", "/api/embed", "/api/embeddings", "/infill"} # have no stream, or need another model
 KEY = {"Authorization": "Bearer sesame"}
 
 

@@ -102,6 +102,21 @@ test("anthropic: text, blocks, tools", async () => {
                          Anthropic.BadRequestError);
 });
 
+test("anthropic: a tool's picture", async () => {
+    const image = { type: "image", source: { type: "base64", media_type: "image/png",
+                                             data: "iVBORw0KGgo=" } };
+    const tools = names.map((name) => ({ name, input_schema: schema }));
+    const first = await anthropic.messages.create({ model: "any", max_tokens: 50, tools,
+                                                    messages: says("T") });
+    const again = await anthropic.messages.create({
+        model: "any", max_tokens: 50, tools,
+        messages: [...says("T"), { role: "assistant", content: first.content },
+                   { role: "user", content: [{
+                       type: "tool_result", tool_use_id: first.content[0].id,
+                       content: [image, { type: "text", text: "so A" }] }] }] });
+    assert.equal(again.content[0].text, text);
+});
+
 const providers = {
     "openai-compatible": createOpenAICompatible({ name: "flashmoe", baseURL: `${url}/v1`,
                                                   supportsStructuredOutputs: true,

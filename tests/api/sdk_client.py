@@ -18,6 +18,7 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"},
                                            "days": {"type": "integer"}}}
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}}
          for name in ("get_weather", "get_time")]
+PICTURE = "iVBORw0KGgo="
 
 
 class City(pydantic.BaseModel):
@@ -70,6 +71,48 @@ class OpenAI(unittest.TestCase):
                      for c in final.tool_calls)]
         again = self.client.chat.completions.create(model="any", messages=history, tools=TOOLS)
         self.assertEqual(again.choices[0].message.content, TEXT)
+
+    def test_functions(self):
+        """The form before tools."""
+        functions = [t["function"] for t in TOOLS]
+        answer = self.chat("T", functions=functions, function_call="auto").choices[0]
+        self.assertEqual(answer.finish_reason, "function_call")
+        call = answer.message.function_call
+        self.assertEqual((call.name, json.loads(call.arguments)),
+                         ("get_weather", {"city": "Paris", "days": 3}))
+        streamed = ""
+        for chunk in self.chat("T", functions=functions, stream=True):
+            delta = chunk.choices[0].delta.function_call
+            streamed += delta.arguments if delta else ""
+        self.assertEqual(streamed, call.arguments)
+        history = [*says("T"), answer.message.model_dump(exclude_none=True),
+                   {"role": "function", "name": "get_weather", "content": "sunny A"}]
+        again = self.client.chat.completions.create(model="any", messages=history,
+                                                    functions=functions)
+        self.assertEqual(again.choices[0].message.content, TEXT)
+
+    def test_pictures(self):
+        """A tool's picture does not end the conversation; one of the user is refused."""
+        url = "data:image/png;base64," + PICTURE
+        final = self.chat("T", tools=TOOLS).choices[0].message
+        picture = {"type": "image_url", "image_url": {"url": url}}
+        result = {"role": "tool", "tool_call_id": final.tool_calls[0].id}
+        for more in ([{**result, "content": [picture, {"type": "text", "text": "so A"}]}],
+                     [{**result, "content": "read"},
+                      {"role": "user", "content": [picture, {"type": "text", "text": "so A"}]}]):
+            again = self.client.chat.completions.create(
+                model="any", tools=TOOLS, messages=[*says("T"), final, *more])
+            self.assertEqual(again.choices[0].message.content, TEXT)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.chat.completions.create(
+                model="any", messages=[{"role": "user", "content": [picture]}])
+        self.assertEqual(caught.exception.param, "messages[0].content[0]")
+        call = {"type": "function_call", "call_id": "c", "name": "get_time", "arguments": "{}"}
+        parts = [{"type": "input_image", "image_url": url, "detail": "auto"},
+                 {"type": "input_text", "text": "so A"}]
+        answer = self.client.responses.create(model="any", input=[
+            *says("T"), call, {"type": "function_call_output", "call_id": "c", "output": parts}])
+        self.assertEqual(answer.output_text, TEXT)
 
     def test_reasoning(self):
         message = self.chat("R").choices[0].message
@@ -223,6 +266,27 @@ class Anthropic(unittest.TestCase):
                       {"role": "user", "content": results}])
         self.assertEqual(again.content[0].text, TEXT)
         self.assertGreater(again.usage.cache_read_input_tokens, 20)
+
+    def test_pictures(self):
+        """As an agent's tool that reads a file answers."""
+        picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png",
+                                               "data": PICTURE}}
+        final = self.ask("T", tools=self.tools)
+        messages = [*says("T"), {"role": "assistant", "content": final.content},
+                    {"role": "user", "content": [
+                        {"type": "tool_result", "tool_use_id": final.content[0].id,
+                         "content": [picture, {"type": "text", "text": "so A"}]}]}]
+        again = self.client.messages.create(model="any", max_tokens=200, tools=self.tools,
+                                            messages=messages)
+        self.assertEqual(again.content[0].text, TEXT)
+        self.assertGreater(again.usage.cache_read_input_tokens, 20)
+        with self.assertRaises(anthropic.BadRequestError) as caught:
+            self.client.messages.create(model="any", max_tokens=5, messages=[
+                {"role": "user", "content": [picture]}])
+        self.assertIn("messages[0].content[0]", str(caught.exception))
+        after = self.client.messages.create(model="any", max_tokens=200, messages=[
+            {"role": "user", "content": [picture]}, *says("never mind A")])
+        self.assertEqual(after.content[0].text, TEXT)
 
     def test_schema(self):
         schema = {**SCHEMA, "required": ["city", "days"], "additionalProperties": False}

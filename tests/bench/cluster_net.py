@@ -2,7 +2,7 @@
 """Measures a model on several machines, which are network namespaces of this one.
 
 usage: cluster_net.py FLASHMOE RELAY MODEL.fmoe [--networks 1g,10g,wifi] [--ranks 2,4] [--repeat 2]
-                      [--share 4] [--tokens 64] [--prompt 256] [--json FILE]
+                      [--share 4] [--tokens 64] [--prompt 256] [--rings 150] [--json FILE]
                       [--llama BUILD --gguf MODEL.gguf]
 
 Needs root, ip, nsenter, unshare and mpirun. RELAY is build/tests/cluster/net_relay, the
@@ -19,8 +19,12 @@ and gives decode, prefill, hit rate and what each rank did. Measured are
 In turns, --repeat rounds; medians are printed with the lowest and the highest.
 
 "of the limit" compares a token's time with what stage times and hops allow: the time in which a
-rank computed or waited for its disk, and for each hop the latency and 4 * hidden bytes / bandwidth.
-What is left are the time of messages in both kernels, and of threads that wake up.
+rank computed or waited for its disk, and for each hop what plain TCP connections between the same
+namespaces take right after the run, with messages of a token's size and pauses as long as the
+stages (tests/cluster/net_ring.py). So a network that loses packets is measured with what TCP needs
+to send them again. "by arithmetic" the hop is the latency and 4 * hidden bytes / bandwidth: what is
+missing there are lost packets, messages in both kernels, and threads that wake up. Times of the
+prompt's messages, which are larger, are taken off: the same command is run with one token, too.
 
 With --llama, llama.cpp's RPC in the same namespaces: rpc-server with one thread on all machines but
 the first, llama-bench there. Its servers hold their layers in memory, so they have no cgroup. To
@@ -43,6 +47,7 @@ import cgroup # noqa: E402
 import net # noqa: E402
 
 GROUP_MORE = 96 << 20
+HEAD_BYTES = 128 # of a message, around the row of a token
 PORT = 50052
 
 
@@ -95,6 +100,8 @@ def on_ranks(n_ranks, network, memory):
             load = run([*start, *words_of(memory, 1, 1)], there.enter)[1]
             found = answer([*start, *words_of(memory, ARGS.tokens, ARGS.prompt)], there.enter)
             found["load_s"] = load
+            found["prompt"] = answer([*start, *words_of(memory, 1, ARGS.prompt)], there.enter)
+            found["tcp_hop_s"] = tcp_hop(there, found, n_ranks)
             found["ping_us"] = there.ping_us(1)
             found["ping_row_us"] = there.ping_us(1, 4 * ARGS.hidden)
             return found
@@ -102,15 +109,37 @@ def on_ranks(n_ranks, network, memory):
             there.close()
 
 
+def stages_of(found):
+    """Seconds of a token in each rank's stage but the first, without the prompt."""
+    ends = zip(found["ranks"][1:], found["prompt"]["ranks"][1:])
+    return [max(0, (a["busy_s"] - b["busy_s"]) / (a["messages"] - b["messages"])) for a, b in ends]
+
+
+def tcp_hop(there, found, n_ranks):
+    """What a hop of plain TCP takes on average, with the pauses of these stages."""
+    others = stages_of(found)
+    first = 1 / found["tok_per_s"] - sum(others) - network_of(found)
+    times = there.ring_s(4 * ARGS.hidden + HEAD_BYTES, [max(0, first), *others], ARGS.rings)
+    return statistics.mean(times[5:]) / n_ranks
+
+
+def network_of(found):
+    """Seconds that a token was in the network. Only passes that were under way alone count: those
+    of the answer are."""
+    all_s, prompt_s = (f["ranks"][0]["network_s"] for f in (found, found["prompt"]))
+    all_n, prompt_n = (f["ranks"][0]["lone_passes"] for f in (found, found["prompt"]))
+    return (all_s - prompt_s) / max(1, all_n - prompt_n)
+
+
 def limit_of(found, n_ranks, network):
-    """Returns the time of a token in the network, of a hop by arithmetic, and the share of the
-    limit that decode reaches."""
+    """Returns the time of a token in the network, of a hop by arithmetic, and the shares of the
+    limit that decode reaches: with hops of plain TCP, and by arithmetic."""
     rate, delay, jitter, _, _ = net.NETWORKS[network]
     hop_s = (delay + jitter / 2) * 1e-6 + 4 * ARGS.hidden * 8 / (rate * 1e6)
-    ranks = found["ranks"]
-    network_s = ranks[0]["network_s"] / ranks[1]["messages"]
+    network_s = network_of(found)
     token_s = 1 / found["tok_per_s"]
-    return network_s, hop_s, (token_s - network_s + n_ranks * hop_s) / token_s
+    return (network_s, hop_s, *((token_s - network_s + n_ranks * hop) / token_s
+                                for hop in (found["tcp_hop_s"], hop_s)))
 
 
 def show(values, form):
@@ -145,8 +174,10 @@ def measure_ours(memory):
             continue
         n, network = int(key.split()[0]), key.split()[-1]
         limits = [limit_of(f, n, network) for f in rounds]
-        print(f"    {show([100 * l[2] for l in limits], '{:.0f}'.format)} % of the limit; a hop "
-              f"takes {show([1e6 * l[0] / n for l in limits], '{:.0f}'.format)} us, by arithmetic "
+        print(f"    {show([100 * l[2] for l in limits], '{:.0f}'.format)} % of the limit, "
+              f"{show([100 * l[3] for l in limits], '{:.0f}'.format)} % by arithmetic; a hop "
+              f"takes {show([1e6 * l[0] / n for l in limits], '{:.0f}'.format)} us, of plain TCP "
+              f"{show([1e6 * f['tcp_hop_s'] for f in rounds], '{:.0f}'.format)} us, by arithmetic "
               f"{1e6 * limits[0][1]:.0f} us; ping "
               f"{show([f['ping_us'] / 2 for f in rounds], '{:.0f}'.format)} us one way, with a row "
               f"{show([f['ping_row_us'] / 2 for f in rounds], '{:.0f}'.format)} us")
@@ -210,7 +241,8 @@ if __name__ == "__main__":
         parser.add_argument(operand)
     parser.add_argument("--networks", default="1g,10g,wifi")
     parser.add_argument("--ranks", default="2,4")
-    for name, value in (("repeat", 2), ("share", 4), ("tokens", 64), ("prompt", 256)):
+    for name, value in (("repeat", 2), ("share", 4), ("tokens", 64), ("prompt", 256),
+                        ("rings", 150)):
         parser.add_argument("--" + name, type=int, default=value)
     for name in ("json", "llama", "gguf"):
         parser.add_argument("--" + name)

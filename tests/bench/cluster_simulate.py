@@ -3,6 +3,7 @@
 
 usage: cluster_simulate.py table PROGRAM [--machine FILE] [--svg FILE] [--json FILE]
        cluster_simulate.py calibrate PROGRAM [--rounds N] [--ranks N,...] [--json FILE]
+       cluster_simulate.py calibrate --from FILE
 
 table: for models of 397B and 1T parameters, of which only the headers are made, 'flashmoe cluster
 plan' divides the layers among equal machines and gives the time of every stage and the size of the
@@ -14,7 +15,8 @@ messages of a link follow each other. Prints a table and draws a plot. It is a s
 
 calibrate: measures each layer of a model on one rank (bench decode --profile), and the hops between
 ranks of this machine (cluster probe); predicts what 2 and 4 ranks reach, with the same simulation;
-and measures that (bench decode, bench batch under mpirun), in turns. One thread per rank.
+and measures that (bench decode, bench batch under mpirun), in turns. One thread per rank. With
+--from, it takes all of this from a file of cluster_cores.py, whose ranks have several processors.
 """
 import argparse
 import heapq
@@ -290,16 +292,7 @@ def measure_round(options, model, counts, work, found):
                 (predict(times, cut, hop_s, n), many["tok_per_s"]))
 
 
-def calibrate(options):
-    counts = [int(n) for n in options.ranks.split(",")]
-    found = {}
-    with tempfile.TemporaryDirectory(prefix="cluster-simulate-", dir=options.work) as work:
-        model = os.path.join(work, "model")
-        run([options.program, "synth", "30b-a3b", model, "--form", "packed", "--layers", "8",
-             "--experts", "24", "--vocab", "8192", "--quiet"])
-        for i in range(options.rounds):
-            print(f"round {i + 1}", file=sys.stderr)
-            measure_round(options, model, counts, work, found)
+def print_pairs(found):
     print("| | predicted tok/s | measured tok/s | measured / predicted |")
     print("|---|---|---|---|")
     for what, pairs in found.items():
@@ -313,6 +306,53 @@ def calibrate(options):
         if what.startswith("hop"):
             print(f"\n{what}: {statistics.median(p for p, _ in pairs):.3f} "
                   f"({min(pairs)[0]:.3f} to {max(pairs)[0]:.3f})")
+
+
+def pairs_from(kept):
+    """The same of a file of cluster_cores.py: what was predicted and measured, by round."""
+    n, cut = kept["ranks"], kept["cut"]
+    rounds = {}
+    for step in kept["steps"]:
+        rounds.setdefault(step["name"], []).append(step)
+    found = {}
+
+    def compare(what, measured, predicted):
+        for i, step in enumerate(rounds.get(measured, ())):
+            if i < len(rounds.get("hops", ())):
+                own, group = (rounds[f"layers, {how}"][i] for how in ("alone", "in a group"))
+                found.setdefault(what, []).append(
+                    (predicted(own["layers_s"], group, rounds["hops"][i]["hop_s"]),
+                     step["tok_per_s"]))
+
+    compare("1 rank", "one rank, one answer",
+            lambda own, group, hop: predict(own, [len(own) - 1], 0, 1))
+    compare(f"{n} ranks", f"{n} ranks, one answer",
+            lambda own, group, hop: predict(own, cut, hop, 1))
+    compare(f"{n} ranks, {n} sequences", f"{n} ranks, {n} sequences",
+            lambda own, group, hop: predict(own, cut, hop, n))
+    compare(f"{n} ranks, 8 sequences in {n} groups", f"{n} ranks, 8 sequences",
+            lambda own, group, hop: group["rows"] * predict(group["layers_s"], cut, hop, n))
+    found[f"hop of {n} ranks, ms"] = [(1e3 * step["hop_s"],) * 2 for step in rounds["hops"]]
+    found["hop in an answer, ms"] = [(1e3 * step["hop_s"],) * 2
+                                     for step in rounds.get(f"{n} ranks, one answer", ())]
+    return found
+
+
+def calibrate(options):
+    if options.of is not None:
+        kept = json.loads(pathlib.Path(options.of).read_text("utf-8"))
+        print_pairs(pairs_from(kept))
+        return
+    counts = [int(n) for n in options.ranks.split(",")]
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="cluster-simulate-", dir=options.work) as work:
+        model = os.path.join(work, "model")
+        run([options.program, "synth", "30b-a3b", model, "--form", "packed", "--layers", "8",
+             "--experts", "24", "--vocab", "8192", "--quiet"])
+        for i in range(options.rounds):
+            print(f"round {i + 1}", file=sys.stderr)
+            measure_round(options, model, counts, work, found)
+    print_pairs(found)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
 
@@ -320,14 +360,17 @@ def calibrate(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("mode", choices=("table", "calibrate"))
-    parser.add_argument("program", type=os.path.abspath)
+    parser.add_argument("program", type=os.path.abspath, nargs="?")
     parser.add_argument("--machine", help="JSON of 'flashmoe cluster probe'; its first machine")
     parser.add_argument("--svg")
     parser.add_argument("--json")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--work", help="where the model of the calibration is made")
+    parser.add_argument("--from", dest="of", help="a file of cluster_cores.py: calibrate with it")
     options = parser.parse_args()
+    if options.program is None and (options.mode == "table" or options.of is None):
+        parser.error("PROGRAM is missing")
     return table(options) if options.mode == "table" else calibrate(options)
 
 

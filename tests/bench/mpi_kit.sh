@@ -78,11 +78,12 @@ exec mpirun --mca plm isolated --mca btl self,vader --mca btl_vader_single_copy_
 RANKS
 cat >"$kit/bound" <<'BOUND'
 #!/bin/sh
-# usage: bound N COMMAND...: a rank's own N processors, of those that this process may use
+# usage: bound N COMMAND...: a rank's own N processors, of those that this process may use. They are
+# taken in their order, or in that of RANK_PROCESSORS, such as 0,4,1,5 where 0 and 4 are one core.
 set -eu
 n=$1
 shift
-list=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
+list=${RANK_PROCESSORS:-$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)}
 all=
 for part in $(echo "$list" | tr ',' ' '); do
     at=${part%-*} end=${part#*-}

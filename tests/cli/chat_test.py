@@ -151,7 +151,7 @@ class Talk(Talking):
         out = self.talk("/help").stdout
         for word in "help system think regen undo save load read stats set quit".split():
             self.assertIn(f"/{word} ", out)
-        self.assertLessEqual(max(map(len, out.splitlines())), 100)
+        self.assertLessEqual(max(map(len, out.splitlines())), 80)
 
     def test_quit(self):
         for word in ("/quit", "/bye", "/exit"):

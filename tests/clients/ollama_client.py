@@ -115,6 +115,49 @@ class Ollama(unittest.TestCase):
         self.assertEqual(self.client.generate(model="any", keep_alive=0).done_reason, "unload")
         self.assertEqual(self.client.chat(model="any", messages=[]).done_reason, "load")
 
+    def test_keep_alive(self):
+        for zero in (0, "0", "0s", "0h0m"):
+            self.assertEqual(self.client.generate(model="any", keep_alive=zero).done_reason,
+                             "unload")
+        for some in (-1, 300, "5m", "1h30m", "1.5h", "-1s"):
+            self.assertEqual(self.client.generate(model="any", keep_alive=some).done_reason, "load")
+            self.assertEqual(self.client.generate(model="any", prompt="A",
+                                                  keep_alive=some).response, TEXT)
+        for bad in ("", "5", "m", "5 m", ".h", "5q", "5m,"):
+            with self.assertRaises(ollama.ResponseError) as caught:
+                self.client.generate(model="any", prompt="A", keep_alive=bad)
+            self.assertEqual(caught.exception.status_code, 400)
+            self.assertIn("keep_alive", caught.exception.error)
+
+    def test_embeddings(self):
+        both = self.client.embed(model="any", input=["A", "B"])
+        self.assertEqual((len(both.embeddings), len(both.embeddings[0])), (2, 256))
+        self.assertGreater(both.prompt_eval_count, 1)
+        one = self.client.embed(model="any", input="A").embeddings
+        self.assertEqual(one[0], both.embeddings[0])
+        self.assertEqual(self.client.embeddings(model="any", prompt="A").embedding, one[0])
+        with self.assertRaises(ollama.ResponseError) as caught:
+            self.client.embed(model="any", input="A", dimensions=7)
+        self.assertIn("dimensions", caught.exception.error)
+
+    def test_pull(self):
+        """Programs pull the model that they are about to use. Others are not pulled here."""
+        name = self.client.list().models[0].model
+        for wanted in (name, name + ":latest"):
+            self.assertEqual(self.client.pull(wanted).status, "success")
+            self.assertEqual([p.status for p in self.client.pull(wanted, stream=True)], ["success"])
+        for wanted in ("other", name + ":7b", name + "x"):
+            with self.assertRaises(ollama.ResponseError) as caught:
+                self.client.pull(wanted)
+            self.assertEqual(caught.exception.status_code, 404)
+            self.assertIn("flashmoe pull", caught.exception.error)
+        for ask in (lambda: self.client.delete("x"), lambda: self.client.copy("x", "y"),
+                    lambda: self.client.create("x", from_="y"), lambda: self.client.push("x")):
+            with self.assertRaises(ollama.ResponseError) as caught:
+                ask()
+            self.assertEqual(caught.exception.status_code, 404)
+            self.assertIn("manage models", caught.exception.error)
+
     def test_logprobs(self):
         answer = self.chat("A", logprobs=True, top_logprobs=2)
         self.assertEqual([p.token for p in answer.logprobs], ["Hello", " there", ", world."])

@@ -39,7 +39,8 @@ class Folder:
         return marker.exists() and json.loads(marker.read_text()) == self.packages
 
     def install(self, *commands):
-        environment = {"UV_SYSTEM_CERTS": "1", **os.environ} # as pip and npm do
+        # Certificates as pip and npm take them; no cache: tests have no cache folder.
+        environment = {"UV_SYSTEM_CERTS": "1", "UV_NO_CACHE": "1", **os.environ}
         for command in commands:
             done = subprocess.run(command, cwd=self.path, check=False, env=environment)
             if done.returncode != 0:

@@ -159,8 +159,11 @@ class Model:
                 "logit_bias": {str(token): -100 for token in self.forbidden}}
 
     def run_words(self):
-        return ["run", self.path, "-p", PROMPTS[0], "--raw", "--temp", "0", "-n", "600",
-                "--verbose"]
+        words = ["run", self.path, "-p", PROMPTS[0], "--raw", "--temp", "0", "-n", "600",
+                 "--verbose"]
+        for token in self.forbidden: # the answer would end
+            words += ["--logit-bias", f"{token}=-100"]
+        return words
 
 
 # ---- a server or command on ranks
@@ -479,7 +482,11 @@ def command_round(plan, folder, found):
         if job.process.poll() is not None:
             found["failed"] = []
             return # too late
-        plan.strike(rank_ids(job.mark), ranges)
+        ids = rank_ids(job.mark)
+        if plan.rank not in ids:
+            found["failed"] = []
+            return # it ends just now
+        plan.strike(ids, ranges)
         struck = time.monotonic()
         if plan.kind == "disk":
             job.wait_for_end(SLOW_S)

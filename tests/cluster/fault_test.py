@@ -2,7 +2,7 @@
 
 Usage: fault_test.py PROGRAM GOLDEN_DIR NANO [--rounds N] [--preload LIBRARY] [TestClass...]
 
-The library is built from tests/fault/preload_reads.c; Opening needs it.
+The library is built from tests/fault/preload_reads.c; Opening and Signals need it.
 
 Exit status 77, skipped: mpirun or the program's module for it is not there.
 """
@@ -103,6 +103,68 @@ class Opening(unittest.TestCase):
                    "the job", "--rank-timeout", "4")
 
 
+class Signals(Opening):
+    """A job that is told to end does so in time, says it once, and leaves no process."""
+
+    test_slow = test_one = test_first = test_all = None
+
+    def end(self, process, signal_number, rank, text):
+        """Sends a signal to a rank, or to mpirun. Returns what was printed."""
+        ranks = [find_rank(process.pid, i) for i in range(2)]
+        self.assertNotIn(None, ranks)
+        os.kill(process.pid if rank is None else ranks[rank], signal_number)
+        begin = time.monotonic()
+        status = finish(process, LIMIT_S)
+        out, err = process.communicate(timeout=START_S)
+        self.assertIsNotNone(status, err)
+        self.assertLess(time.monotonic() - begin, LIMIT_S / 2, err)
+        self.assertNotEqual(status, 0)
+        lines = [line for line in err.splitlines() if line.startswith("flashmoe: ")]
+        self.assertEqual(len(lines), 1, err)
+        self.assertRegex(lines[0], text)
+        self.assertEqual([pid for pid in ranks if is_alive(pid)], [])
+        return out
+
+    def test_opening(self):
+        """Also when a rank hangs, and takes no message."""
+        for signal_number, rank in ((signal.SIGINT, None), (signal.SIGTERM, 0)):
+            with self.subTest(signal=signal_number), tempfile.TemporaryDirectory() as work:
+                process = self.start("HOLD", {1}, work)
+                wait_until(lambda: os.path.exists(seen_by(work, 1)))
+                self.assertEqual(self.end(process, signal_number, rank, "told to end"), "")
+
+    def test_another_program(self):
+        """MPI waits for ever for a rank that has ended well: the first rank says that it waits."""
+        process = subprocess.Popen(
+            [*mpirun(1), cluster_test.PROGRAM, "run", cluster_test.NANO, "-p", "a", ":", "-n", "1",
+             "true"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env=environment())
+        line = process.stderr.readline()
+        process.terminate()
+        process.communicate(timeout=START_S)
+        self.assertRegex(line, "rank 0 waits for ranks that have not begun")
+
+    def command(self, *words):
+        return subprocess.Popen([*mpirun(2), cluster_test.PROGRAM, *words, "--threads", "1",
+                                 "--no-heat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, env=environment())
+
+    def test_computing(self):
+        for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(signal=signal_number):
+                process = self.command("bench", "decode", cluster_test.NANO, "--tokens", "800",
+                                       "--repeat", "5", "--quiet")
+                wait_until(lambda p=process: is_working(find_rank(p.pid, 1)))
+                self.assertEqual(self.end(process, signal_number, None, "told to end"), "")
+
+    def test_waiting_for_its_user(self):
+        """The first rank does not look for messages then."""
+        process = self.command("chat", cluster_test.NANO)
+        wait_until(lambda: is_working(find_rank(process.pid, 1)))
+        time.sleep(1)
+        self.end(process, signal.SIGTERM, 0, r"rank 0 \(.+\): the job is told to end")
+
+
 class Faults(unittest.TestCase):
     """Kills or stops a random rank while a server answers."""
 
@@ -168,6 +230,20 @@ class Faults(unittest.TestCase):
                 n_failed += self.fault(body, whole, how, rank, delay_s)
         self.assertGreater(n_failed, 0)
 
+    def test_idle(self):
+        """A rank that hangs while nobody asks: the server ends for its supervisor."""
+        server = Server(2, "--rank-timeout", "2")
+        try:
+            server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2})
+            os.kill(server.ranks()[1], signal.SIGSTOP)
+            status = finish(server.process, LIMIT_S)
+            self.assertEqual(status, 1, server.read_log())
+            self.assertRegex(server.read_log(), r"rank 1 \(.+\): it has not answered")
+        finally:
+            for pid in server.ranks().values():
+                os.kill(pid, signal.SIGCONT)
+            server.stop()
+
     def test_run(self):
         """A command says which rank is gone, and returns nothing wrong."""
         # The first rank says it, or mpirun, if it ends the first rank before that: while that does
@@ -193,6 +269,27 @@ class Faults(unittest.TestCase):
         self.assertNotEqual(process.returncode, 0)
         self.assertEqual(out, "")
         self.assertRegex(err, r"rank 1 .+(it has died|exited on signal 9)")
+
+
+def wait_until(holds):
+    end = time.monotonic() + START_S
+    while not holds():
+        if time.monotonic() > end:
+            raise AssertionError("it does not begin")
+        time.sleep(0.05)
+
+
+def is_working(pid):
+    """Whether a rank has used some processor time: it has opened its model."""
+    return pid is not None and cluster_test.cpu_s(pid) > 0.3
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def seen_by(work, rank):

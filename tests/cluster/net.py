@@ -6,6 +6,7 @@ other ranks through an agent that enters their namespaces, in place of ssh. Need
 `nsenter` and `unshare`, and a kernel with network namespaces and TUN. netem is not needed.
 """
 import ctypes
+import json
 import os
 import pathlib
 import shutil
@@ -14,6 +15,7 @@ import socket
 import stat
 import struct
 import subprocess
+import sys
 import time
 
 # Name: megabits per second, latency in us, jitter in us, loss in percent, MTU.
@@ -21,8 +23,12 @@ NETWORKS = {
     "1g": (1000, 200, 0, 0, 1500),
     "10g": (10000, 50, 0, 0, 9000),
     "wifi": (300, 3000, 2000, 1, 1500),
+    "wifi-rto": (300, 3000, 2000, 1, 1500),
     "local": (100000, 0, 0, 0, 9000),
 }
+
+# What docs/CLUSTER.md tells users to set on each machine.
+ROUTES = {"wifi-rto": ("rto_min", "20ms")}
 
 AGENT = """#!/bin/sh
 # Runs a command on another "machine": agent ADDRESS COMMAND...
@@ -109,6 +115,9 @@ class Net:
             for i in range(n_hosts):
                 self.ip(i, "addr", "add", f"{self.subnet}.{i + 1}/24", "dev", self.name)
                 self.ip(i, "link", "set", self.name, "mtu", str(mtu), "txqueuelen", "1000", "up")
+                if network in ROUTES:
+                    self.ip(i, "route", "change", self.subnet + ".0/24", "dev", self.name,
+                            *ROUTES[network])
             self.make_groups(memory)
             self.write_files()
         except BaseException:
@@ -178,6 +187,24 @@ class Net:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         times.sort()
         return 1e6 * times[len(times) // 2]
+
+    def ring_s(self, n_bytes, holds_s, count=150):
+        """Sends messages around a ring of plain TCP connections (net_ring.py). Host i keeps each
+        for holds_s[i], as a rank that computes. Returns the seconds of each in the network."""
+        program = pathlib.Path(__file__).parent / "net_ring.py"
+        holds = ",".join(f"{1e3 * hold:.3f}" for hold in holds_s)
+        hosts = [subprocess.Popen(
+            [*([] if i == 0 else ["nsenter", f"--net=/run/netns/{self.spaces[i - 1]}"]),
+             sys.executable, str(program), *map(str, (i, self.n_hosts, self.subnet, 47500, n_bytes,
+                                                      count)), holds],
+            stdout=subprocess.PIPE if i == 0 else subprocess.DEVNULL, text=True)
+            for i in range(self.n_hosts)]
+        try:
+            return json.loads(hosts[0].communicate(timeout=120 + count * sum(holds_s))[0])
+        finally:
+            for host in hosts:
+                host.kill()
+                host.wait()
 
     def close(self):
         if getattr(self, "relay", None) is not None:

@@ -9,6 +9,7 @@ import unittest
 from xml.etree import ElementTree
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench"))
+import cluster_cores  # pylint: disable=wrong-import-position
 import cluster_simulate  # pylint: disable=wrong-import-position
 from cluster_simulate import Stage, even_cut, predict, simulate  # pylint: disable=C0413
 
@@ -43,6 +44,43 @@ class Simulation(unittest.TestCase):
         self.assertAlmostEqual(predict(times, [2, 2], 0.001, 1), 1 / 0.067, places=6)
         self.assertAlmostEqual(predict(times, [2, 2], 0.0, 8), 25, delta=0.3)
         self.assertEqual(even_cut(61, 4), [15, 15, 15, 16])
+
+    def kept(self):
+        """A file of cluster_cores.py: two ranks, four layers of 10 ms and a head of 5."""
+        def step(name, **more):
+            return {"name": name, "took_s": 1, **more}
+        times = [0.01, 0.01, 0.01, 0.01, 0.005]
+        return {"ranks": 2, "cores": 1, "cut": [2, 2], "steps": [
+            step("layers, alone", rows=1, layers_s=times),
+            step("layers, in a group", rows=4, layers_s=[2 * s for s in times]),
+            step("hops", hop_s=0.001),
+            step("one rank, one answer", tok_per_s=20.0),
+            step("2 ranks, one answer", tok_per_s=20.0, hop_s=0.002),
+            step("2 ranks, 8 sequences", tok_per_s=80.0),
+            step("one rank, one answer", tok_per_s=1.0)]} # its round has no hops
+
+    def test_calibration_from_a_file(self):
+        found = cluster_simulate.pairs_from(self.kept())
+        self.assertEqual(found["hop in an answer, ms"], [(2.0, 2.0)])
+        for what, expected in (("1 rank", 1 / 0.045), ("2 ranks", 1 / 0.047)):
+            (predicted, measured), = found[what]
+            self.assertAlmostEqual(predicted, expected, places=6)
+            self.assertEqual(measured, 20)
+        (predicted, _), = found["2 ranks, 8 sequences in 2 groups"]
+        self.assertAlmostEqual(predicted, 4 / 0.05, delta=4)
+
+    def test_cores(self):
+        self.assertEqual(cluster_cores.best_cut([1] * 8 + [0.1], 4), [2, 2, 2, 2])
+        self.assertEqual(cluster_cores.best_cut([1] * 6 + [2], 2), [2, 4])
+        self.assertEqual(cluster_cores.in_order([0, 1, 2, 3, 4, 5, 6, 7], 4),
+                         [0, 4, 1, 5, 2, 6, 3, 7])
+        self.assertEqual(cluster_cores.in_order([0, 1, 2, 3], None), [0, 1, 2, 3])
+        # Four groups of two read dense weights of 10 four times, and 2 - 1/4 of 4 experts of 1.
+        model = {"n_layers": 1, "n_experts": 4, "n_experts_per_token": 1, "expert_bytes": 1,
+                 "dense_token_bytes": 10}
+        one, several = cluster_cores.bytes_of_step({"ranks": 4, "model": model})
+        self.assertAlmostEqual(one, 10 + 4 * (1 - 0.75 ** 8))
+        self.assertAlmostEqual(several, 4 * (10 + 1.75))
 
     def test_plot(self):
         rows = [{"model": model, "network": network, "ranks": n, "one": 1.0 * n, "many": 3.0 * n}

@@ -119,7 +119,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                              &api_responses};
     static const struct api *const more[] = {&api_ollama_chat, &api_ollama_generate,
                                              &api_llama_completion, &api_llama_infill,
-                                             &api_embeddings};
+                                             &api_embeddings, NULL /* show */,
+                                             &api_ollama_embed, &api_ollama_embeddings};
     static const size_t n_more = sizeof more / sizeof more[0];
     if (size < 1)
         return 0;
@@ -128,8 +129,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     /* Endpoints that came later have other numbers, so that the corpus keeps its meaning. */
     const bool is_more = data[0] >= 128;
-    const unsigned which = is_more ? (data[0] - 128u) % (unsigned)(n_more + 1) : data[0] % 8;
-    if (is_more ? which == n_more : which >= 4) {
+    const unsigned which = is_more ? (data[0] - 128u) % (unsigned)n_more : data[0] % 8;
+    if (is_more ? more[which] == NULL : which >= 4) {
         look(is_more ? 4 : which - 4, body);
     } else {
         const struct api *api = is_more ? more[which] : apis[which];

@@ -12,6 +12,7 @@ import sys
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES, TOKENIZE, DETOKENIZE, TEMPLATE, COUNT = range(8)
 OLLAMA_CHAT, OLLAMA_GENERATE, COMPLETION, INFILL, EMBEDDINGS, OLLAMA_SHOW = range(128, 134)
+OLLAMA_EMBED, OLLAMA_EMBEDDINGS = 134, 135
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 SAY = [{"role": "user", "content": "hi"}]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}
@@ -42,6 +43,27 @@ def seeds():
                                  "chat_template_kwargs": {"enable_thinking": True}}),
         "chat-image": (CHAT, {"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": "x"}}]}]}),
+        "chat-image-result": (CHAT, {"messages": [*TALK[:-2], {
+            "role": "tool", "tool_call_id": "call_1", "content": [
+                {"type": "text", "text": "t"}, {"type": "image_url"}, {"type": "text",
+                                                                       "text": "u"}]}]}),
+        "chat-functions": (CHAT, {"messages": [*SAY, {"role": "assistant", "function_call": {
+            "name": "f", "arguments": "{}"}}, {"role": "function", "name": "f", "content": "r"}],
+            "functions": [TOOLS[0]["function"]], "stream": True}),
+        "chat-function-named": (CHAT, {"messages": SAY, "functions": [TOOLS[0]["function"]],
+                                       "function_call": {"name": "f"}}),
+        "messages-documents": (MESSAGES, {"max_tokens": 5, "messages": [{
+            "role": "user", "content": [
+                {"type": "document", "title": "T", "source": {"type": "text", "data": "d"}},
+                {"type": "search_result", "title": "T", "source": "s", "content": [
+                    {"type": "text", "text": "t"}]},
+                {"type": "tool_result", "tool_use_id": "call_1",
+                 "content": [{"type": "image"}]}]}]}),
+        "responses-image": (RESPONSES, {"input": [
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image"}]},
+            {"role": "user", "content": [{"type": "input_image"}]}]}),
+        "ollama-images": (OLLAMA_CHAT, {"messages": [{**SAY[0], "images": ["x"]}, *SAY]}),
         "completions": (COMPLETIONS, {"prompt": "hi", "echo": True, "max_tokens": 5}),
         "completions-many": (COMPLETIONS, {"prompt": ["a", [1, 2]], "logprobs": 2, **sampling}),
         "completions-ids": (COMPLETIONS, {"prompt": [1, 2, 3], "stream": True}),
@@ -104,6 +126,9 @@ def seeds():
                             "input_extra": [{"filename": "f", "text": "t"}]}),
         "embeddings": (EMBEDDINGS, {"input": ["hi", [1, 2]], "encoding_format": "base64"}),
         "ollama-show": (OLLAMA_SHOW, {"model": "m"}),
+        "ollama-embed": (OLLAMA_EMBED, {"input": ["hi", "there"], "keep_alive": "5m"}),
+        "ollama-embeddings": (OLLAMA_EMBEDDINGS, {"prompt": "hi"}),
+        "ollama-keep": (OLLAMA_CHAT, {"messages": SAY, "keep_alive": "1h30.5m"}),
     }
 
 

@@ -38,4 +38,16 @@ FAULTS = [
           'if (!holder_ask(holder, hold, report))\n            return 0;',
           'if (!holder_ask(holder, hold, report))\n'
           '            return err_set(err, FM_ERR_IO, "killed");', ['cli.ValidatePressure']),
+    Fault('a wide table widens the page of a report', 'apps/bench/page.c',
+          '.wide { overflow-x: auto; margin: 8px 0; }',
+          '.wide { margin: 8px 0; }',
+          ['web.report']),
+    Fault('a report has no colours for the dark', 'apps/bench/page.c',
+          '"@media (prefers-color-scheme: dark) { :root { --page: #0d1117;',
+          '"@media (prefers-color-scheme: none) { :root { --page: #0d1117;',
+          ['web.report']),
+    Fault('letters of a plot are small on a phone', 'apps/bench/page.c',
+          '.number { font-size: 13px; } .plots .text { font-size: 14px; }',
+          '.number { font-size: 8px; } .plots .text { font-size: 8px; }',
+          ['web.report']),
 ]

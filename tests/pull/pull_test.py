@@ -274,6 +274,23 @@ class Remove(Case):
         self.assertEqual(self.flashmoe("rm", "org/noise").returncode, 0)
         self.assertEqual((precious / "file").read_text(), "x")
 
+    def test_nothing_else_is_removed(self):
+        """Neither what a link of the models folder leads to, nor a folder that is no model."""
+        precious = self.folder / "precious/folder"
+        precious.mkdir(parents=True)
+        (precious / "model.safetensors").write_text("x")
+        self.models.mkdir()
+        (self.models / "org").symlink_to(precious.parent)
+        (precious / "a-Q4.gguf").write_text("x")
+        for name in ("org/folder", "org/folder:Q4"):
+            self.assert_fails(self.flashmoe("rm", name), "is a link", status=2)
+        self.assertEqual(len(list(precious.iterdir())), 2)
+        thesis = self.models / "mine/thesis/text.odt"
+        thesis.parent.mkdir(parents=True)
+        thesis.write_text("x")
+        self.assert_fails(self.flashmoe("rm", "mine/thesis"), "is no model", status=2)
+        self.assertEqual(thesis.read_text(), "x")
+
     def test_names_stay_inside(self):
         (self.folder / "victim").mkdir()
         for name in ("../victim", "org/../../victim", "org/..", "/", "org/", "./x", "-x/y",
@@ -323,10 +340,11 @@ class Token(Case):
 
     def test_not_without_https(self):
         """The proxy plays a hub on another machine, reached over plain http."""
-        done = self.pull("org/noise", HF_TOKEN="hf_secret", HF_ENDPOINT="http://hub.example",
-                         http_proxy=self.hub.url, status=1)
-        self.assertIn("not sent", done.stderr)
-        self.assertEqual(self.tokens_of("hub"), {None})
+        for host in ("hub.example", "127.example", "127.0.0.1.example", "localhost.example"):
+            done = self.pull("org/noise", HF_TOKEN="hf_secret", HF_ENDPOINT=f"http://{host}",
+                             http_proxy=self.hub.url, status=1)
+            self.assertIn("not sent", done.stderr)
+            self.assertEqual(self.tokens_of("hub"), {None})
 
     def test_bad_token(self):
         for bad in ("two words", "line\nX-Injected: 1", "b\x01"):

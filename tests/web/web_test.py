@@ -2,14 +2,15 @@
 """Tests the server's page in Chromium.
 
 usage: web_test.py [--packages DIR] [--program PROGRAM MODEL | --url URL] [--part PART]
-                   [--shots DIR | --readme FILE]
+                   [--shots DIR | --readme FILE | --reports [--shots DIR]]
 
 The tests run against a server with the same API and scripted answers (mock_server.mjs). With
 --program they run against the real one, which is started with so little memory that experts have to
 be read. With --url they run against a server that is already running. Tests that need scripted
 answers are left out then. PART is one of markdown, math, code, extras, looks, page and, only for
 the program and nano, real; the default is all. --shots takes screenshots of the page instead.
---readme takes the one of README.md, with --program.
+--readme takes the one of README.md, with --program. --reports tests the reports of validate: the
+samples in docs/, and with --program a new one of MODEL and one of a copy with two experts swapped.
 
 playwright-core, axe-core, katex and temml come from npm and are kept in the packages folder. Exits
 77, with the reason, if node, npm, Chromium or the packages are not available.
@@ -72,6 +73,42 @@ def fetch(packages, name, version):
                 os.rename(f"{scratch}/package", target)
 
 
+def swap_experts(model, layer):
+    """Lets two experts of a packed model change places."""
+    size = json.loads((model / "model.json").read_text())["experts"][layer]["record_bytes"]
+    path = model / f"experts-{layer:03}.bin"
+    data = path.read_bytes()
+    path.write_bytes(data[size:2 * size] + data[:size] + data[2 * size:])
+
+
+def make_reports(program, model, folder):
+    """Validates the model and a damaged copy of it. Returns the pages."""
+    damaged = folder / "model.fmoe"
+    shutil.copytree(model, damaged)
+    swap_experts(damaged, 5)
+    pages = []
+    for name, path, status in (("passed", model, 0), ("failed", damaged, 1)):
+        done = subprocess.run([program, "validate", path, "-q", "--quick", "--out", folder / name],
+                              check=False)
+        if done.returncode != status:
+            sys.exit(f"validate ended with {done.returncode}, not {status}")
+        pages.append(folder / f"{name}.html")
+    return pages
+
+
+def run_reports(options, environment):
+    with tempfile.TemporaryDirectory() as folder:
+        pages = sorted((HERE.parent.parent / "docs").glob("validate-*.html"))
+        if options.program:
+            pages += make_reports(*options.program, pathlib.Path(folder))
+        environment["FLASHMOE_REPORTS"] = "\n".join(map(str, pages))
+        if options.shots:
+            options.shots.mkdir(parents=True, exist_ok=True)
+            environment["FLASHMOE_SHOTS"] = str(options.shots.resolve())
+        return subprocess.run(["node", "--test", "--test-reporter=spec", HERE / "report_test.mjs"],
+                              env=environment, check=False).returncode
+
+
 def run_parts(options, environment):
     if options.shots:
         options.shots.mkdir(parents=True, exist_ok=True)
@@ -108,6 +145,7 @@ def main():
     parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--shots", type=pathlib.Path)
     parser.add_argument("--readme", type=pathlib.Path)
+    parser.add_argument("--reports", action="store_true")
     options = parser.parse_args()
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if not browser:
@@ -123,6 +161,8 @@ def main():
         environment = {**os.environ, "FLASHMOE_WEB_PACKAGES": str(packages),
                        "FLASHMOE_CHROMIUM": browser, "HOME": home, "XDG_CACHE_HOME": home,
                        "XDG_CONFIG_HOME": home, "FLASHMOE_WEB_URL": options.url or ""}
+        if options.reports:
+            return run_reports(options, environment)
         if options.program:
             return run_with_program(options, environment)
         return run_parts(options, environment)
