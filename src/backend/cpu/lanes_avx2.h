@@ -410,6 +410,7 @@ INLINE vi vi_select(uint32_t mask, vi a, vi b)
 }
 #define vi_srl(a, n) ((vi){_mm256_srli_epi32((a).lo, n), _mm256_srli_epi32((a).hi, n)})
 #define vi_sll(a, n) ((vi){_mm256_slli_epi32((a).lo, n), _mm256_slli_epi32((a).hi, n)})
+#define vi_sra(a, n) ((vi){_mm256_srai_epi32((a).lo, n), _mm256_srai_epi32((a).hi, n)})
 /* n is in bytes here. */
 INLINE __m256i rotated(__m256i x, unsigned n)
 {

@@ -203,6 +203,12 @@ INLINE vi vi_dot4(vi acc, vc codes, const int8_t *x, bool is_wide)
 /* ---- columns: see lanes_formats.h ------------------------------------------------------------ */
 
 #define LEVEL_HAS_COLUMNS
+#define LEVEL_HAS_MXFP4_SCALE
+INLINE vf mxfp4_scale(vi e)
+{
+    const vf power = vf_of_vi(vi_sub(e, vi_set1(128)));
+    return _mm512_scalef_ps(vf_set1(1.0f), power);
+}
 
 /* Loads sixteen bytes from each of four places. */
 INLINE vi four_rows(const uint8_t *a, const uint8_t *b, const uint8_t *c, const uint8_t *d)
@@ -243,6 +249,7 @@ INLINE vi vi_select(uint32_t mask, vi a, vi b)
 }
 #define vi_srl(a, n) _mm512_srli_epi32(a, n)
 #define vi_sll(a, n) _mm512_slli_epi32(a, n)
+#define vi_sra(a, n) _mm512_srai_epi32(a, n)
 #define vi_rol(a, n) _mm512_rol_epi32(a, n)
 INLINE vi vi_lookup(const uint8_t table[16], vi a)
 {

@@ -3,88 +3,7 @@
 #ifndef FLASHMOE_BACKEND_CPU_LANES_COLUMNS_H
 #define FLASHMOE_BACKEND_CPU_LANES_COLUMNS_H
 
-#include "backend/cpu/lanes_formats.h"
-
-/* ---- products and panels --------------------------------------------------------------------- */
-
-/* How a format is unpacked: constants. A unit is the columns that are unpacked at once. */
-struct layout {
-    enum quant_codes codes;
-    unsigned bits, block, bytes, unit, group;
-    bool has_bias, is_wide;
-    bool is_interleaved; /* blocks of sixteen rows lie side by side */
-};
-
-#define LAYOUT(name, b, columns, n_bytes, at_once, columns_of_group, bias, wide)                   \
-    ((struct layout){.codes = QUANT_CODES_##name, .bits = (b), .block = (columns),                 \
-                     .bytes = (n_bytes), .unit = (at_once), .group = (columns_of_group),           \
-                     .has_bias = (bias), .is_wide = (wide)})
-
-/* DO(name of the functions, layout) for GGUF's formats, then for every format. Affine dot products
- * cover 32 columns at a time. */
-#define GGUF_LAYOUTS(DO)                                                                           \
-    DO(q8_0, LAYOUT(Q8_0, 8, 32, 34, 32, 32, false, true))                                         \
-    DO(q4_0, LAYOUT(Q4_0, 4, 32, 18, 32, 32, false, false))                                        \
-    DO(q4_1, LAYOUT(Q4_1, 4, 32, 20, 32, 32, true, false))                                         \
-    DO(q5_0, LAYOUT(Q5_0, 5, 32, 22, 32, 32, false, false))                                        \
-    DO(q5_1, LAYOUT(Q5_1, 5, 32, 24, 32, 32, true, false))                                         \
-    DO(mxfp4, LAYOUT(MXFP4, 4, 32, 17, 32, 32, false, false))                                      \
-    DO(iq4_nl, LAYOUT(IQ4_NL, 4, 32, 18, 32, 32, false, true))                                     \
-    DO(iq4_xs, LAYOUT(IQ4_XS, 4, 256, 136, 32, 32, false, true))                                   \
-    DO(q2_k, LAYOUT(Q2_K, 2, 256, 84, 128, 16, true, false))                                       \
-    DO(q3_k, LAYOUT(Q3_K, 3, 256, 110, 128, 16, false, false))                                     \
-    DO(q4_k, LAYOUT(Q4_K, 4, 256, 144, 64, 32, true, false))                                       \
-    DO(q5_k, LAYOUT(Q5_K, 5, 256, 176, 128, 32, true, false))                                      \
-    DO(q6_k, LAYOUT(Q6_K, 6, 256, 210, 128, 16, false, false))
-#define ALL_LAYOUTS(DO)                                                                            \
-    GGUF_LAYOUTS(DO)                                                                               \
-    DO(fp4, LAYOUT(FP4, 4, 32, 16, 32, 32, false, false))                                          \
-    DO(affine2, LAYOUT(AFFINE, 2, SPAN, SPAN / 8 * 2, SPAN, 32, true, false))                      \
-    DO(affine3, LAYOUT(AFFINE, 3, SPAN, SPAN / 8 * 3, SPAN, 32, true, false))                      \
-    DO(affine4, LAYOUT(AFFINE, 4, SPAN, SPAN / 8 * 4, SPAN, 32, true, false))                      \
-    DO(int4, LAYOUT(AFFINE, 4, SPAN, SPAN / 8 * 4, SPAN, 32, false, false))                        \
-    DO(affine5, LAYOUT(AFFINE, 5, SPAN, SPAN / 8 * 5, SPAN, 32, true, false))                      \
-    DO(affine6, LAYOUT(AFFINE, 6, SPAN, SPAN / 8 * 6, SPAN, 32, true, false))                      \
-    DO(affine8, LAYOUT(AFFINE, 8, SPAN, SPAN, SPAN, 32, true, true))
-
-/* The same format with interleaved blocks. */
-INLINE struct layout side_by_side(struct layout l)
-{
-    l.is_interleaved = true;
-    return l;
-}
-
-/* True if blocks of 32 columns begin with their scale. */
-INLINE bool has_heads(struct layout l)
-{
-    return l.block == 32 && l.codes != QUANT_CODES_FP4;
-}
-
-INLINE void put_unit(struct layout l, struct rows rows, size_t at, size_t unit, struct sink *to)
-{
-    switch (l.codes) {
-    case QUANT_CODES_Q8_0: put_bytes(rows, at + 2, to); break;
-    case QUANT_CODES_Q4_0: put_nibbles(rows, at + 2, to); break;
-    case QUANT_CODES_Q4_1: put_nibbles(rows, at + 4, to); break;
-    case QUANT_CODES_Q5_0: put_fives(rows, at + 2, to); break;
-    case QUANT_CODES_Q5_1: put_fives(rows, at + 4, to); break;
-    case QUANT_CODES_MXFP4: put_levels(rows, at + 1, codes_fp4_doubled, to); break;
-    case QUANT_CODES_FP4: put_fp4(rows, at, to); break;
-    case QUANT_CODES_IQ4_NL: put_levels(rows, at + 2, codes_iq4_levels, to); break;
-    case QUANT_CODES_IQ4_XS: put_levels(rows, at + 8 + 16 * unit, codes_iq4_levels, to); break;
-    case QUANT_CODES_Q2_K: put_q2_k(rows, at, unit, to); break;
-    case QUANT_CODES_Q3_K: put_q3_k(rows, at, unit, to); break;
-    case QUANT_CODES_Q4_K: put_q4_k(rows, at, unit, to); break;
-    case QUANT_CODES_Q5_K: put_q5_k(rows, at, unit, to); break;
-    case QUANT_CODES_Q6_K: put_q6_k(rows, at, unit, to); break;
-    case QUANT_CODES_AFFINE:
-        put_affine(rows, at, l.bits, 0, l.bits == 8 ? SPAN / 2 : SPAN, to);
-        if (l.bits == 8)
-            put_affine(rows, at + SPAN / 2, 8, SPAN / 2, SPAN / 2, to);
-        break;
-    case QUANT_NO_CODES: break;
-    }
-}
+#include "backend/cpu/lanes_side.h"
 
 /* Copies the last columns of affine rows if they are not a whole unit, and pads them with zeros. */
 static struct rows row_ends(struct rows rows, size_t at, size_t n, uint8_t to[LANES * SPAN])
@@ -92,14 +11,12 @@ static struct rows row_ends(struct rows rows, size_t at, size_t n, uint8_t to[LA
     memset(to, 0, LANES * SPAN);
     for (unsigned r = 0; r < LANES; r++)
         memcpy(to + r * SPAN, rows.p + r * rows.stride + at, n);
-    return (struct rows){to, SPAN, false};
+    return (struct rows){.p = to, .stride = SPAN};
 }
 
-/* A few tokens against a row block. */
+/* A few tokens against a row block that lies by rows. */
 struct few {
     struct rows rows, scales, biases;
-    const uint8_t *ahead; /* what follows interleaved rows: prefetched in runs of `ahead_step` */
-    size_t ahead_step;
     const int8_t *q[COLUMN_TOKENS]; /* in the order of the codes, padded to whole units */
     struct fold_inputs f[COLUMN_TOKENS]; /* scales and biases unused */
     size_t n_cols;
@@ -114,22 +31,12 @@ struct few_scales {
     struct heads heads;
 };
 
-/* The rows, with a layout that is known when this is compiled. */
-INLINE struct rows few_rows(struct layout l, const struct few *few)
-{
-    struct rows rows = few->rows;
-    rows.is_interleaved = l.is_interleaved;
-    return rows;
-}
-
 /* Call before the unit at `column`, whose first group is g. */
 INLINE void few_scales_at(struct layout l, const struct few *few, size_t column, size_t g,
                           struct few_scales *s)
 {
     const size_t n = few->n_cols - column;
-    if (has_heads(l) && l.is_interleaved) {
-        return;
-    } else if (has_heads(l)) {
+    if (has_heads(l)) {
         if (column == 0)
             for (size_t b = 0; b < HEADS_AHEAD && b < n / l.block; b++)
                 heads_fetch(&s->heads, few->rows, b, l.bytes);
@@ -146,7 +53,7 @@ INLINE void few_scales_at(struct layout l, const struct few *few, size_t column,
                 half_scales(few->biases, g, left < 8 ? left : 8, few->is_f16, s->biases);
         }
     } else if (column % l.block == 0) {
-        block_scales(l.codes, few_rows(l, few), column / l.block * l.bytes, s->scales, s->biases);
+        block_scales(l.codes, few->rows, column / l.block * l.bytes, s->scales, s->biases);
     }
 }
 
@@ -156,19 +63,15 @@ INLINE unsigned kept_groups(struct layout l)
     return l.codes == QUANT_CODES_AFFINE || l.codes == QUANT_CODES_FP4 ? 8 : l.block / l.group;
 }
 
-INLINE vf few_scale(struct layout l, const struct few *few, const struct few_scales *s, size_t g)
+INLINE vf few_scale(struct layout l, const struct few_scales *s, size_t g)
 {
-    if (has_heads(l) && l.is_interleaved)
-        return side_scale(few->rows, g, l.bytes, l.codes == QUANT_CODES_MXFP4, l.has_bias);
     if (has_heads(l))
         return head_scale(&s->heads, g, l.codes == QUANT_CODES_MXFP4);
     return vf_load(s->scales + g % kept_groups(l) * LANES);
 }
 
-INLINE vf few_bias(struct layout l, const struct few *few, const struct few_scales *s, size_t g)
+INLINE vf few_bias(struct layout l, const struct few_scales *s, size_t g)
 {
-    if (has_heads(l) && l.is_interleaved)
-        return side_bias(few->rows, g, l.bytes);
     if (has_heads(l))
         return head_bias(&s->heads, g);
     return vf_load(s->biases + g % kept_groups(l) * LANES);
@@ -177,7 +80,7 @@ INLINE vf few_bias(struct layout l, const struct few *few, const struct few_scal
 /* Adds up the dot products of the pieces of a group, from piece i on: 1, or 1, 2 or 4 if affine. */
 INLINE vi group_dots(struct layout l, vi (*dots)[2], unsigned i, unsigned n_pieces)
 {
-    vi sum = vi_add(dots[i][0], dots[i][1]);
+    vi sum = group_sum(l, dots[i], i);
     if (l.codes == QUANT_CODES_AFFINE && i % 2 == 0 && n_pieces >= 2)
         sum = vi_add(sum, vi_add(dots[i + 1][0], dots[i + 1][1]));
     if (l.codes == QUANT_CODES_AFFINE && i == 0 && n_pieces == 4) {
@@ -196,8 +99,8 @@ INLINE size_t fold_unit(struct layout l, const struct few *few, struct sink *s, 
     UNROLL for (unsigned i = 0; i < l.unit / l.group; i++) {
         if (l.codes == QUANT_CODES_AFFINE && (i * l.group >= n || (i & (n_pieces - 1)) != 0))
             continue;
-        const vf scale = few_scale(l, few, scales, g);
-        const vf bias = l.has_bias ? few_bias(l, few, scales, g) : vf_zero();
+        const vf scale = few_scale(l, scales, g);
+        const vf bias = l.has_bias ? few_bias(l, scales, g) : vf_zero();
         UNROLL for (unsigned t = 0; t < s->n_tokens; t++) {
             const struct fold_inputs *f = &few->f[t];
             vi dots = group_dots(l, s->dots[t], i, n_pieces);
@@ -212,23 +115,12 @@ INLINE size_t fold_unit(struct layout l, const struct few *few, struct sink *s, 
     return g;
 }
 
-/* Prefetches as much of what comes next as is reached of these rows, from *fetched bytes on. Four
- * runs of it at a time: a single one does not reach the full memory bandwidth. */
-INLINE void fetch_runs(const struct few *few, size_t reached, size_t *fetched)
-{
-    for (; *fetched < reached; *fetched += 4 * 64) {
-        const uint8_t *at = few->ahead + *fetched / 4;
-        UNROLL for (unsigned i = 0; i < 4; i++)
-            __builtin_prefetch(at + i * few->ahead_step, 0, 2);
-    }
-}
-
 /* The layout and n_tokens are constants where this is inlined. */
 INLINE void few_run(struct layout l, const struct few *few, unsigned n_tokens,
                     vf out[COLUMN_TOKENS])
 {
     struct sink s = {.n_tokens = n_tokens, .group = l.group, .is_wide = l.is_wide};
-    struct rows rows = few_rows(l, few);
+    struct rows rows = few->rows;
     struct few_scales scales;
     uint8_t ends[LANES * SPAN];
     vf acc[COLUMN_TOKENS];
@@ -238,10 +130,7 @@ INLINE void few_run(struct layout l, const struct few *few, unsigned n_tokens,
     for (size_t column = 0; column < few->n_cols; column += l.unit) {
         size_t at = column / l.block * l.bytes, n = few->n_cols - column;
         const size_t reached = at + column % l.block * l.bytes / l.block;
-        if (l.is_interleaved)
-            fetch_runs(few, LANES * reached, &fetched);
-        for (; !l.is_interleaved && l.codes != QUANT_CODES_AFFINE && fetched <= reached;
-             fetched += 16)
+        for (; l.codes != QUANT_CODES_AFFINE && fetched <= reached; fetched += 16)
             fetch_quarter(few->rows, fetched);
         few_scales_at(l, few, column, g, &scales);
         if (l.codes == QUANT_CODES_AFFINE && n < l.unit) {
@@ -266,18 +155,15 @@ INLINE void few_run(struct layout l, const struct few *few, unsigned n_tokens,
     {                                                                                              \
         if (n_tokens == 1)                                                                         \
             few_run(layout, few, 1, out);                                                          \
-        else if (n_tokens == 2)                                                                    \
-            few_run(layout, few, 2, out);                                                          \
         else                                                                                       \
-            few_run(layout, few, 4, out);                                                          \
+            few_run(layout, few, 2, out);                                                          \
     }
 ALL_LAYOUTS(FEW)
-#define FEW_SIDE(name, layout) FEW(name##_side, side_by_side(layout))
-GGUF_LAYOUTS(FEW_SIDE)
 
 INLINE void fill_run(struct layout l, struct rows rows, size_t n_cols, uint8_t *to)
 {
     rows.is_interleaved = l.is_interleaved;
+    rows.has_ahead = false;
     struct sink s = {.panel = to};
     size_t column = 0;
     for (; column + l.unit <= n_cols; column += l.unit) {
@@ -303,8 +189,10 @@ ALL_LAYOUTS(FILL)
 #define FILL_SIDE(name, layout) FILL(name##_side, side_by_side(layout))
 GGUF_LAYOUTS(FILL_SIDE)
 
+/* A weight has `few` or, if its blocks are interleaved, `side`. */
 struct column_functions {
     void (*few)(const struct few *few, unsigned n_tokens, vf *out);
+    void (*side)(const struct side *side, unsigned n_tokens, vf out[SIDE_BLOCKS][COLUMN_TOKENS]);
     void (*fill)(struct rows rows, size_t n_cols, uint8_t *to);
 };
 
@@ -315,11 +203,11 @@ static const struct column_functions *column_functions_of(const struct weight *w
         ALL_LAYOUTS(NUMBER)
     };
     static const struct column_functions all[] = {
-#define FUNCTIONS(name, layout) {few_##name, fill_##name},
+#define FUNCTIONS(name, layout) {.few = few_##name, .fill = fill_##name},
         ALL_LAYOUTS(FUNCTIONS)
     };
     static const struct column_functions side[] = {
-#define FUNCTIONS_SIDE(name, layout) FUNCTIONS(name##_side, layout)
+#define FUNCTIONS_SIDE(name, layout) {.side = side_##name, .fill = fill_##name##_side},
         GGUF_LAYOUTS(FUNCTIONS_SIDE)
     };
     static const uint8_t of_codes[] = {
@@ -349,21 +237,59 @@ static bool has_order(const struct quant *quant)
            (quant->codes == QUANT_CODES_AFFINE && quant->bits != 8);
 }
 
-/* Finds the rows that come after those before `next`. They may belong to another matrix. */
-static void find_ahead(const struct kernel_matmul *m, size_t next, struct few *few)
+/* Finds what comes after the rows before `next`. It may belong to another matrix. */
+static void side_find_next(const struct kernel_matmul *m, size_t next, struct side *side)
 {
     const struct weight *w = m->w;
+    size_t row = next;
+    if (next >= m->end && m->next != NULL) {
+        w = m->next;
+        row = m->next_row;
+    }
     const size_t row_bytes = quant_part_row_bytes(w->quant, 0, w->n_cols);
-    few->ahead = (const uint8_t *)w->parts[0] + next * row_bytes;
-    few->ahead_step = LANES * row_bytes / 4;
-    if (next >= m->end && m->next != NULL)
-        few->ahead = (const uint8_t *)m->next->parts[0] +
-                     m->next_row * quant_part_row_bytes(m->next->quant, 0, m->next->n_cols);
+    side->next = (const uint8_t *)w->parts[0] + row * row_bytes;
+    side->next_step = LANES * row_bytes;
+}
+
+/* scratch: what the sums of each token's groups begin with. */
+static void matmul_side(const struct kernel_matmul *m)
+{
+    const struct quant *quant = m->w->quant;
+    const size_t n_cols = m->w->n_cols, n_groups = n_cols / quant->group;
+    const size_t row_bytes = quant_part_row_bytes(quant, 0, n_cols);
+    const struct column_functions *functions = column_functions_of(m->w);
+    const unsigned max_blocks = side_max_blocks(quant);
+    int32_t *starts = (int32_t *)(void *)m->scratch;
+    struct side side = {.n_cols = n_cols, .step = LANES * row_bytes};
+    for (size_t t = 0; t < m->n; t++, starts += n_groups) {
+        const struct fold_inputs f = fold_inputs_of(m, t, n_groups, NULL, NULL);
+        const int32_t excess = surplus(&f, quant->has_bias, quant->has_wide_codes);
+        for (size_t g = 0; g < n_groups; g++)
+            starts[g] = -excess * f.x_sum[g];
+        side.f[t] = f;
+        side.start[t] = starts;
+        side.q[t] = m->in.q + kernel_pick(m, t) * n_cols;
+    }
+    for (size_t r = m->begin; r < m->end; r += side.n_blocks * LANES) {
+        const size_t left = (m->end - r) / LANES;
+        vf out[SIDE_BLOCKS][COLUMN_TOKENS];
+        side.n_blocks = left < max_blocks ? (unsigned)left : max_blocks;
+        side.p = (const uint8_t *)m->w->parts[0] + r * row_bytes;
+        side_find_next(m, r + side.n_blocks * LANES, &side);
+        functions->side(&side, (unsigned)m->n, out);
+        for (unsigned b = 0; b < side.n_blocks; b++)
+            for (size_t t = 0; t < m->n; t++)
+                vf_store(kernel_out(m, t, r + b * LANES), out[b][t]);
+    }
 }
 
 /* scratch: the tokens of formats with an order of their own, padded with zeros. */
 static void matmul_few(const struct kernel_matmul *m)
 {
+    if (m->w->is_interleaved) {
+        matmul_side(m);
+        return;
+    }
     const struct quant *quant = m->w->quant;
     const struct column_functions *functions = column_functions_of(m->w);
     const size_t n_cols = m->w->n_cols, n_groups = n_cols / quant->group;
@@ -378,26 +304,21 @@ static void matmul_few(const struct kernel_matmul *m)
         order_columns(quant, m->in.q + kernel_pick(m, t) * n_cols, n_cols, tokens + t * padded);
         memset(tokens + t * padded + n_cols, 0, padded - n_cols);
     }
+    for (size_t t = 0; t < m->n; t++) {
+        few.f[t] = fold_inputs_of(m, t, n_groups, NULL, NULL);
+        few.q[t] = is_ordered ? tokens + t * padded : m->in.q + kernel_pick(m, t) * n_cols;
+    }
     for (size_t r = m->begin; r < m->end; r += block.n) {
         row_block_at(m, r, &block);
         few.rows = rows_of(m->w, &block, 0);
-        find_ahead(m, r + block.n, &few);
         if (is_ordered)
             few.scales = rows_of(m->w, &block, 1);
         if (is_affine && quant->has_bias)
             few.biases = rows_of(m->w, &block, 2);
-        for (size_t t = 0, n; t < m->n; t += n) {
-            vf out[COLUMN_TOKENS];
-            n = m->n - t >= 4 ? 4 : m->n - t >= 2 ? 2 : 1;
-            for (unsigned i = 0; i < n; i++) {
-                few.f[i] = fold_inputs_of(m, t + i, n_groups, NULL, NULL);
-                few.q[i] = is_ordered ? tokens + (t + i) * padded
-                                      : m->in.q + kernel_pick(m, t + i) * n_cols;
-            }
-            functions->few(&few, (unsigned)n, out);
-            for (unsigned i = 0; i < n; i++)
-                store_rows(m, block.first, block.n, block.lane, t + i, out[i]);
-        }
+        vf out[COLUMN_TOKENS];
+        functions->few(&few, (unsigned)m->n, out);
+        for (size_t t = 0; t < m->n; t++)
+            store_rows(m, block.first, block.n, block.lane, t, out[t]);
     }
 }
 

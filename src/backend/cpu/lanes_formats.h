@@ -7,6 +7,7 @@
  *   vi_and, vi_or, vi_xor       bit by bit
  *   vi_select(mask, a, b)       the bits of a where mask has ones, of b elsewhere
  *   vi_srl(a, n), vi_sll(a, n)  logical shifts of every lane by a constant
+ *   vi_sra(a, n)                arithmetic shift to the right by a constant
  *   vi_rol(a, n)                rotation to the left by a constant multiple of 8
  *   vi_lookup(table, a)         byte by byte, table[a]; the bytes of a are below 16
  *   vf_of_halves(a)             the low 16 bits of each lane, an f16
@@ -33,14 +34,16 @@ static void row_block_at(const struct kernel_matmul *m, size_t first, struct row
         b->base = n_rows - LANES;
     b->lane = b->first - b->base;
 }
-#define COLUMN_TOKENS 4 /* tokens multiplied with codes as they are unpacked */
+#define COLUMN_TOKENS 2 /* tokens multiplied with codes as they are unpacked */
+_Static_assert(COLUMN_TOKENS == PANEL_TOKENS - 1, "more tokens have a panel");
 
 /* Where codes go: into a panel, or into the dot products with a few tokens. All members except the
  * pointers are constants where a sink is used. */
 struct sink {
     uint8_t *panel; /* [columns / 4][16][4], when n_tokens is 0 */
     const int8_t *q[COLUMN_TOKENS];
-    /* Two sums per group, because a single one would be a dependency chain. */
+    /* Two sums per group, because a single one would be a dependency chain. Groups of 16 columns
+     * have one: there are enough of them. */
     vi dots[COLUMN_TOKENS][SPAN / KERNEL_SMALLEST_GROUP][2];
     unsigned n_tokens, group;
     bool is_wide;
@@ -51,23 +54,31 @@ struct sink {
 struct rows {
     const uint8_t *p;
     size_t stride;
-    bool is_interleaved; /* a constant where the blocks are unpacked */
+    /* Constants where the blocks are unpacked. has_ahead: what is read from interleaved rows is
+     * also prefetched, at the same place after `ahead`. */
+    bool is_interleaved, has_ahead;
+    const uint8_t *ahead;
 };
 
 static struct rows rows_of(const struct weight *w, const struct row_block *block, unsigned part)
 {
     const size_t bytes = quant_part_row_bytes(w->quant, part, w->n_cols);
-    return (struct rows){(const uint8_t *)w->parts[part] + block->base * bytes,
-                         block->is_repeated ? 0 : bytes, w->is_interleaved};
+    return (struct rows){.p = (const uint8_t *)w->parts[part] + block->base * bytes,
+                         .stride = block->is_repeated ? 0 : bytes,
+                         .is_interleaved = w->is_interleaved};
 }
 
 INLINE void columns(struct rows rows, size_t at, vi out[4])
 {
-    if (rows.is_interleaved)
-        UNROLL for (unsigned k = 0; k < 4; k++)
-            out[k] = vi_load((const int32_t *)(const void *)(rows.p + LANES * at + 64 * k));
-    else
+    if (!rows.is_interleaved) {
         vi_columns(rows.p + at, rows.stride, out);
+        return;
+    }
+    UNROLL for (unsigned k = 0; k < 4; k++) {
+        if (rows.has_ahead)
+            __builtin_prefetch(rows.ahead + LANES * at + 64 * k);
+        out[k] = vi_load((const int32_t *)(const void *)(rows.p + LANES * at + 64 * k));
+    }
 }
 
 /* Returns the half at byte `at`, the last of a block. */
@@ -97,7 +108,8 @@ INLINE void put(struct sink *to, unsigned column, vi codes)
     if (to->n_tokens == 0)
         vc_store(to->panel + column * LANES, codes);
     UNROLL for (unsigned t = 0; t < to->n_tokens; t++) {
-        vi *dots = &to->dots[t][column / to->group][column / 4 % 2];
+        const unsigned which = to->group > KERNEL_SMALLEST_GROUP ? column / 4 % 2 : 0;
+        vi *dots = &to->dots[t][column / to->group][which];
         *dots = vi_dot4(*dots, codes, to->q[t] + column, to->is_wide);
     }
 }
@@ -173,7 +185,9 @@ INLINE void put_fives(struct rows rows, size_t at, struct sink *to)
 
 /* ---- formats of 256 columns ------------------------------------------------------------------ */
 
-/* 64 columns. */
+/* 64 columns. The second 32 are upper nibbles. Products that cannot saturate take them where they
+ * are, sixteen times as large, and their sums are divided: see group_sum. */
+#define UPPER_STAY (WIDE_CODES_SHIFT == 0)
 INLINE void put_q4_k(struct rows rows, size_t at, size_t unit, struct sink *to)
 {
     UNROLL for (unsigned i = 0; i < 2; i++) {
@@ -181,7 +195,9 @@ INLINE void put_q4_k(struct rows rows, size_t at, size_t unit, struct sink *to)
         columns(rows, at + 16 + 32 * unit + 16 * i, x);
         UNROLL for (unsigned k = 0; k < 4; k++) {
             put(to, 16 * i + 4 * k, field(x[k], 0, 15));
-            put(to, 32 + 16 * i + 4 * k, field(x[k], 4, 15));
+            put(to, 32 + 16 * i + 4 * k,
+                UPPER_STAY && to->n_tokens > 0 ? vi_and(x[k], bytes_of(0xf0))
+                                               : field(x[k], 4, 15));
         }
     }
 }
@@ -383,24 +399,32 @@ static void order_columns(const struct quant *quant, const int8_t *from, size_t 
 
 /* ---- scales ---------------------------------------------------------------------------------- */
 
-/* Returns byte i of every lane. */
-INLINE vf byte_value(vi x, unsigned i)
-{
-    return vf_of_vi(vi_and(i == 0 ? x : vi_srl(x, 8 * i), vi_set1(255)));
-}
-
 INLINE vf negated(vf x)
 {
     return vf_sub(vf_set1(-0.0f), x);
 }
 
-/* scale[4q + i] = d * (byte i of x - zero), 16 rows each. */
+/* scales[i] = d * (byte i of x - zero), 16 rows each. The bytes are below 128. They are converted
+ * where they are and d is divided instead: powers of two change no bit, and no shift is needed. */
 INLINE void store_scales(vf d, vi x, int32_t zero, float *scales)
 {
-    UNROLL for (unsigned i = 0; i < 4; i++)
+    UNROLL for (unsigned i = 0; i < 4; i++) {
+        const float unit = (float)(1u << 8 * i);
+        const vf value = vf_of_vi(vi_and(x, vi_set1((int32_t)(127u << 8 * i))));
         vf_store(scales + i * LANES,
-                 vf_mul(d, zero == 0 ? byte_value(x, i)
-                                     : vf_sub(byte_value(x, i), vf_set1((float)zero))));
+                 vf_mul(i == 0 ? d : vf_mul(d, vf_set1(1 / unit)),
+                        zero == 0 ? value : vf_sub(value, vf_set1((float)zero * unit))));
+    }
+}
+
+/* The same with signed bytes. */
+INLINE void store_signed_scales(vf d, vi x, float *scales)
+{
+    const vf part = vf_mul(d, vf_set1(0x1p-24f));
+    UNROLL for (unsigned i = 0; i < 4; i++) {
+        const vi top = vi_and(shifted(x, 24 - 8 * (int)i), vi_set1((int32_t)0xff000000u));
+        vf_store(scales + i * LANES, vf_mul(part, vf_of_vi(top)));
+    }
 }
 
 INLINE void k_scales(struct rows rows, size_t at, float *scales, float *biases)
@@ -445,7 +469,7 @@ INLINE void q6_k_scales(struct rows rows, size_t at, float *scales)
     columns(rows, at + 192, s);
     const vf d = last_half(rows, at + 208);
     for (unsigned q = 0; q < 4; q++)
-        store_scales(d, vi_xor(s[q], bytes_of(128)), 128, scales + 4 * q * LANES);
+        store_signed_scales(d, s[q], scales + 4 * q * LANES);
 }
 
 INLINE void iq4_xs_scales(struct rows rows, size_t at, float *scales)

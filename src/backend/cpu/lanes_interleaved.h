@@ -37,6 +37,7 @@ INLINE vc vc_wide(vc x) { return x; }
 INLINE vc vc_lookup(const uint8_t table[16], vc x) { return vi_lookup(table, x); }
 #endif
 
+#ifndef LEVEL_HAS_MXFP4_SCALE
 /* 2^(e - 128), in two factors because the smallest values are denormal. */
 INLINE vf mxfp4_scale(vi e)
 {
@@ -44,6 +45,7 @@ INLINE vf mxfp4_scale(vi e)
     return vf_mul(vf_of_bits(vi_shift_to_exponent(vi_add(half, bias))),
                   vf_of_bits(vi_shift_to_exponent(vi_add(vi_sub(whole, half), bias))));
 }
+#endif
 
 /* How codes are stored: a constant where a function is inlined. FP4 is four bits with a table of
  * levels, INT4 is four bits without biases. */
