@@ -65,22 +65,27 @@ void check_attend(struct check *c)
     const size_t dim = choose_dim(c, rng_chance(&c->rng, 4) ? 260 : 80);
     const size_t value_dim =
         c->kv->plain != NULL && rng_chance(&c->rng, 3) ? rng_between(&c->rng, 1, dim) : dim;
-    const size_t n_heads = rng_between(&c->rng, 1, rng_chance(&c->rng, 3) ? 34 : 9);
+    const size_t row_heads = rng_between(&c->rng, 1, rng_chance(&c->rng, 3) ? 34 : 9);
+    const size_t n_rows = rng_chance(&c->rng, 2) ? 1 : rng_between(&c->rng, 2, 7);
+    const size_t n_heads = n_rows * row_heads;
     const size_t stride = dim + (rng_chance(&c->rng, 2) ? 0 : rng_below(&c->rng, 20));
+    const size_t row_stride = row_heads * stride + rng_below(&c->rng, 20);
     const enum values values = rng_values(&c->rng);
     struct kernel_attention a = {
-        .kv_format = c->kv, .q_stride = stride, .n_heads = (unsigned)n_heads,
+        .kv_format = c->kv, .q_stride = stride, .q_row_stride = row_stride,
+        .n_heads = (unsigned)n_heads, .row_heads = n_rows > 1 ? (unsigned)row_heads : 0,
         .head_dim = (unsigned)dim, .value_dim = (unsigned)value_dim, .n_positions = n,
         .scale = rng_chance(&c->rng, 4) ? rng_float(&c->rng, rng_values(&c->rng)) : 0.125f};
-    a.q = take_floats(c, "q", (n_heads - 1) * stride + dim, rng_values(&c->rng));
+    a.q = take_floats(c, "q", (n_rows - 1) * row_stride + (row_heads - 1) * stride + dim,
+                      rng_values(&c->rng));
     a.keys = take_kv(c, "keys", KV_KEY, n, dim, values);
     a.values = take_kv(c, "values", KV_VALUE, n, dim, rng_values(&c->rng));
     const unsigned max = take_output(c, "most", FLOAT32, n_heads, 4);
     const unsigned total = take_output(c, "total", FLOAT32, n_heads, 4);
     const unsigned result = take_output(c, "out", FLOAT32, n_heads * value_dim, 4);
     const unsigned scratch = take_scratch(c, KERNEL_ATTENTION_SCRATCH(n_heads, dim), 4);
-    describe(c, "%zu positions, %zu heads of %zu by %zu, keys %d", n, n_heads, dim, stride,
-             (int)values);
+    describe(c, "%zu positions, %zu rows of %zu heads of %zu by %zu, keys %d", n, n_rows, row_heads,
+             dim, stride, (int)values);
     EACH_SIDE(c, k) {
         a.max = out(c, max);
         a.total = out(c, total);

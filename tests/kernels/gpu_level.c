@@ -198,7 +198,7 @@ static void store_kv(const struct kv_format *format, enum kv_side side, const fl
 }
 
 /* A row at the last of n positions, which sees exactly these: its block is the first one. */
-static void attend(const struct kernel_attention *a)
+static void attend_row(const struct kernel_attention *a)
 {
     const struct backend_segment segment = {
         .n_rows = 1, .position = (uint32_t)a->n_positions - 1,
@@ -213,6 +213,19 @@ static void attend(const struct kernel_attention *a)
              .q_row_stride = a->n_heads * a->q_stride, .q_head_stride = a->q_stride,
              .scale = a->scale, .block_max = a->max, .block_total = a->total,
              .block_out = a->out, .n_blocks = 1}, n_parts});
+}
+
+static void attend(const struct kernel_attention *a)
+{
+    struct kernel_attention row = *a;
+    row.n_heads = a->row_heads > 0 ? a->row_heads : a->n_heads;
+    for (unsigned h = 0; h < a->n_heads; h += row.n_heads) {
+        row.q = kernel_query(a, h);
+        row.max = a->max + h;
+        row.total = a->total + h;
+        row.out = a->out + h * (size_t)a->value_dim;
+        attend_row(&row);
+    }
 }
 
 static void attend_merge(float *max, float *total, float *out, float max_block,

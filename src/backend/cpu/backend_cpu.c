@@ -303,13 +303,14 @@ static size_t gather_floats_for(const struct backend_options *o)
     return o->index_best > 0 ? 2ul * KERNEL_ATTENTION_BLOCK * (o->head_dim + 16ul) : 0;
 }
 
-/* Returns the maximum that any kernel needs: a product, a row's heads of one key and value head, a
- * head's keys and queries. */
+/* Returns the maximum that any kernel needs: a product, the heads of rows that attention computes
+ * together, a head's keys and queries. */
 static size_t thread_floats_for(const struct backend_options *o)
 {
     const size_t product = KERNEL_MATMUL_SCRATCH(o->max_cols, o->max_rows);
-    const size_t attention = KERNEL_ATTENTION_SCRATCH(o->n_heads, o->head_dim) +
-                             (size_t)o->n_heads * (4ul + o->head_dim) + gather_floats_for(o);
+    const size_t n_heads = o->n_heads > CPU_TILE_HEADS ? o->n_heads : CPU_TILE_HEADS;
+    const size_t attention = KERNEL_ATTENTION_SCRATCH(n_heads, o->head_dim) +
+                             n_heads * (4ul + o->head_dim) + gather_floats_for(o);
     const size_t delta = KERNEL_DELTA_SCRATCH(o->key_dim);
     const size_t heads = cpu_head_floats(o);
     size_t max = product > attention ? product : attention;

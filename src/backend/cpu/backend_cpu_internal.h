@@ -15,6 +15,8 @@ extern "C" {
 
 /* Intermediates of a feed-forward block begin at a multiple of this many elements. */
 #define CPU_HIDDEN_ALIGN 64
+/* Heads of all rows that attention computes together, unless a row alone has more. */
+#define CPU_TILE_HEADS 64
 
 /* Rows quantized for formats with one group size. */
 struct cpu_quantized {

@@ -11,7 +11,8 @@ struct attention_job {
     const struct backend_attention *args;
     const struct backend_segment *segment;
     size_t first_block, n_blocks; /* that are computed now; each row alone sees those it may */
-    unsigned item_heads; /* query heads that a thread computes together; they share a key head */
+    /* What a thread computes together: query heads that share a key head, of so many rows. */
+    unsigned item_heads, item_rows;
 };
 
 static bool is_rotated(const struct backend_attention *a)
@@ -181,10 +182,10 @@ static size_t first_seen(const struct attention_job *job, size_t row)
     return block;
 }
 
-/* Attends to one block of positions with item_heads query heads of `row`, from `head` on. `scratch`
- * is the thread's. */
-static void attend_block(const struct attention_job *job, size_t row, size_t head, size_t block,
-                         float *max, float *total, float *out, float *scratch)
+/* Attends to one block of positions with item_heads query heads, from `head` on, of n_rows rows,
+ * from `row` on. All of them see the same of the block. `scratch` is the thread's. */
+static void attend_block(const struct attention_job *job, size_t row, size_t n_rows, size_t head,
+                         size_t block, float *max, float *total, float *out, float *scratch)
 {
     const struct backend_attention *a = job->args;
     const size_t kv_head = head / (a->n_heads / a->n_kv_heads);
@@ -193,7 +194,8 @@ static void attend_block(const struct attention_job *job, size_t row, size_t hea
                         head * a->q_head_stride;
     job->cpu->kernels.attend(&(struct kernel_attention){
         .kv_format = a->kv_format, .q = a->q + q_at, .q_stride = a->q_head_stride,
-        .n_heads = job->item_heads, .head_dim = a->head_dim, .value_dim = a->value_dim,
+        .q_row_stride = a->q_row_stride, .n_heads = (unsigned)n_rows * job->item_heads,
+        .row_heads = job->item_heads, .head_dim = a->head_dim, .value_dim = a->value_dim,
         .keys = sight.keys, .values = sight.values, .n_positions = sight.n, .scale = a->scale,
         .max = max, .total = total, .out = out, .scratch = scratch});
 }
@@ -218,39 +220,108 @@ static void close_head(const struct attention_job *job, size_t row, size_t head,
     kernels->attend_close(out, total, a->gate != NULL ? a->gate + at : NULL, a->value_dim);
 }
 
-/* Computes item_heads query heads of a row, block by block. */
-static void attend_row(const struct attention_job *job, size_t row, size_t head, float *scratch)
+/* Rows and heads that a thread computes together. `all` is what the blocks so far gave; its values
+ * lie where the results go. `block` is what one block gave. */
+struct tile {
+    size_t row, n_rows, head;
+    float *scratch;
+    struct {
+        float *max, *total; /* [n_rows * item_heads] */
+    } all, block;
+    float *block_out; /* [n_rows * item_heads, value_dim] */
+};
+
+static struct tile tile_of(const struct attention_job *job, size_t row, size_t head, float *scratch)
 {
     const struct backend_attention *a = job->args;
-    const size_t n_heads = job->item_heads, dim = a->value_dim;
-    const size_t n_positions = job->segment->position + row + 1;
-    const size_t n_blocks = (n_positions + KERNEL_ATTENTION_BLOCK - 1) / KERNEL_ATTENTION_BLOCK;
-    float *scores = scratch, *max = scores + KERNEL_ATTENTION_SCRATCH(n_heads, a->head_dim);
-    float *total = max + n_heads, *max_block = total + n_heads, *block_total = max_block + n_heads;
-    float *block_out = block_total + n_heads;
-    float *out = out_of(job, row, head);
-    const size_t first = first_seen(job, row);
-    attend_block(job, row, head, first, max, total, out, scores);
-    for (size_t b = first + 1; b < n_blocks; b++) {
-        if (is_blind(job, row, b))
-            continue;
-        attend_block(job, row, head, b, max_block, block_total, block_out, scores);
-        for (size_t h = 0; h < n_heads; h++)
-            job->cpu->kernels.attend_merge(&max[h], &total[h], out + h * dim, max_block[h],
-                                           block_total[h], block_out + h * dim, dim);
-    }
-    for (size_t h = 0; h < n_heads; h++)
-        close_head(job, row, head + h, max[h], total[h]);
+    const size_t n_rows = smaller(job->item_rows, job->segment->n_rows - row);
+    const size_t n = n_rows * job->item_heads;
+    float *p = scratch + KERNEL_ATTENTION_SCRATCH(n, a->head_dim);
+    return (struct tile){.row = row, .n_rows = n_rows, .head = head, .scratch = scratch,
+                         .all = {p, p + n}, .block = {p + 2 * n, p + 3 * n},
+                         .block_out = p + 4 * n};
 }
 
-/* Work items are (row, item_heads heads). Later rows see more positions. */
+/* Adds what a block gave to what the blocks before it gave, for one row of a tile. */
+static void add_block(const struct attention_job *job, const struct tile *tile, size_t row,
+                      bool is_first)
+{
+    const size_t dim = job->args->value_dim;
+    float *out = out_of(job, tile->row + row, tile->head);
+    for (size_t i = 0; i < job->item_heads; i++) {
+        const size_t h = row * job->item_heads + i;
+        if (is_first) {
+            tile->all.max[h] = tile->block.max[h];
+            tile->all.total[h] = tile->block.total[h];
+            memcpy(out + i * dim, tile->block_out + h * dim, dim * sizeof *out);
+        } else {
+            job->cpu->kernels.attend_merge(&tile->all.max[h], &tile->all.total[h], out + i * dim,
+                                           tile->block.max[h], tile->block.total[h],
+                                           tile->block_out + h * dim, dim);
+        }
+    }
+}
+
+/* Computes blocks [first, end) for one row of a tile alone, as far as it sees something of them. */
+static void attend_alone(const struct attention_job *job, const struct tile *tile, size_t row,
+                         size_t first, size_t end)
+{
+    const size_t seen = first_seen(job, tile->row + row), at = row * job->item_heads;
+    for (size_t b = larger(first, seen); b < end; b++) {
+        if (is_blind(job, tile->row + row, b))
+            continue;
+        attend_block(job, tile->row + row, 1, tile->head, b, tile->block.max + at,
+                     tile->block.total + at, tile->block_out + at * job->args->value_dim,
+                     tile->scratch);
+        add_block(job, tile, row, b == seen);
+    }
+}
+
+/* Finds the blocks of which all rows of a tile see all positions. */
+static void find_common(const struct attention_job *job, const struct tile *tile, size_t *first,
+                        size_t *end)
+{
+    const size_t visible = job->segment->position + tile->row + 1;
+    const size_t begin = first_of(job->args, visible + tile->n_rows - 1);
+    *end = tile->n_rows > 1 ? visible / KERNEL_ATTENTION_BLOCK : 0;
+    *first = smaller((begin + KERNEL_ATTENTION_BLOCK - 1) / KERNEL_ATTENTION_BLOCK, *end);
+}
+
+/* Each row takes its blocks in ascending order, with others or alone: the same bits. */
+static void attend_tile(const struct attention_job *job, const struct tile *tile)
+{
+    size_t first, end;
+    find_common(job, tile, &first, &end);
+    for (size_t r = 0; r < tile->n_rows; r++)
+        attend_alone(job, tile, r, 0, first);
+    for (size_t b = first; b < end; b++) {
+        attend_block(job, tile->row, tile->n_rows, tile->head, b, tile->block.max,
+                     tile->block.total, tile->block_out, tile->scratch);
+        for (size_t r = 0; r < tile->n_rows; r++)
+            add_block(job, tile, r, b == first_seen(job, tile->row + r));
+    }
+    for (size_t r = 0; r < tile->n_rows; r++) {
+        const size_t visible = job->segment->position + tile->row + r + 1, at = r * job->item_heads;
+        attend_alone(job, tile, r, end,
+                     (visible + KERNEL_ATTENTION_BLOCK - 1) / KERNEL_ATTENTION_BLOCK);
+        for (size_t h = 0; h < job->item_heads; h++)
+            close_head(job, tile->row + r, tile->head + h, tile->all.max[at + h],
+                       tile->all.total[at + h]);
+    }
+}
+
+/* Work items are (item_rows rows, item_heads heads). Later rows see more positions. */
 static void attend_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct attention_job *job = ctx;
-    const size_t n_items = job->args->n_heads / job->item_heads;
+    const size_t n_items = job->args->n_heads / job->item_heads, n_rows = job->segment->n_rows;
     (void)n_parts;
-    for (size_t i; (i = pool_take(job->cpu->pool)) < job->segment->n_rows * n_items;)
-        attend_row(job, i / n_items, i % n_items * job->item_heads, cpu_scratch(job->cpu, part));
+    for (size_t i; (i = pool_take(job->cpu->pool)) / n_items * job->item_rows < n_rows;) {
+        const struct tile tile = tile_of(job, i / n_items * job->item_rows,
+                                         i % n_items * job->item_heads,
+                                         cpu_scratch(job->cpu, part));
+        attend_tile(job, &tile);
+    }
 }
 
 /* ---- one row with many positions -------------------------------------------------------------
@@ -282,7 +353,7 @@ static void blocks_part(void *ctx, unsigned part, unsigned n_parts)
         float *out = total + a->n_heads;
         if (is_blind(job, 0, job->first_block + block))
             continue;
-        attend_block(job, 0, head, job->first_block + block, max + head, total + head,
+        attend_block(job, 0, 1, head, job->first_block + block, max + head, total + head,
                      out + head * a->value_dim, cpu_scratch(job->cpu, part));
     }
 }
@@ -340,6 +411,18 @@ static unsigned item_heads(const struct attention_job *job, size_t n)
     return heads;
 }
 
+/* Returns the number of rows that a thread computes together, which read keys and values once. */
+static unsigned item_rows(const struct attention_job *job)
+{
+    const size_t n_rows = job->segment->n_rows, n_items = job->args->n_heads / job->item_heads;
+    size_t rows = smaller(larger(CPU_TILE_HEADS / job->item_heads, 1), n_rows);
+    if (job->args->chosen != NULL) /* each row sees other positions */
+        return 1;
+    while (rows > 1 && (n_rows + rows - 1) / rows * n_items < 2ul * job->cpu->limits.n_threads)
+        rows = (rows + 1) / 2;
+    return (unsigned)rows;
+}
+
 void cpu_attention(struct backend *be, const struct backend_attention *args)
 {
     struct backend_cpu *cpu = cpu_of(be);
@@ -360,6 +443,7 @@ void cpu_attention(struct backend *be, const struct backend_attention *args)
         const bool is_long = segment->n_rows == 1 && job.n_blocks > 1;
         job.item_heads = item_heads(&job, is_long ? smaller(job.n_blocks, cpu->n_partial)
                                                   : segment->n_rows);
+        job.item_rows = item_rows(&job);
         const size_t work = (n_positions - first) * args->n_heads * args->head_dim;
         cpu_run(cpu, store_part, &job, (size_t)segment->n_rows * args->n_kv_heads * args->head_dim);
         if (is_long)

@@ -204,7 +204,7 @@ static void attend(const struct kernel_attention *a)
     for (size_t i = 0; i < n; i++) {
         const float kept = load_kv(a, a->keys, i, row);
         for (unsigned h = 0; h < a->n_heads; h++) {
-            const float score = dot(a->q + h * a->q_stride, row, dim) * kept * a->scale;
+            const float score = dot(kernel_query(a, h), row, dim) * kept * a->scale;
             a->scratch[h * KERNEL_ATTENTION_BLOCK + i] = score;
             a->max[h] = score > a->max[h] ? score : a->max[h];
         }

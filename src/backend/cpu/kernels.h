@@ -73,12 +73,14 @@ struct kernel_matmul {
     size_t next_row;
 };
 
-/* The query heads of one row that share a key and value head, against one block of positions. */
+/* Query heads that share a key and value head, of one row or of several that see the same
+ * positions, against one block of them. */
 struct kernel_attention {
     const struct kv_format *kv_format;
-    const float *q; /* head h at h * q_stride, rotated if the format is */
-    size_t q_stride;
-    unsigned n_heads, head_dim;
+    const float *q; /* kernel_query finds a head's; rotated if the format is */
+    size_t q_stride, q_row_stride;
+    unsigned n_heads, head_dim; /* heads of all rows, row after row */
+    unsigned row_heads;         /* heads of each row; 0: there is one row */
     unsigned value_dim;        /* numbers of a value that count: all head_dim if rotated */
     const char *keys, *values; /* [n_positions] rows of head_dim numbers */
     size_t n_positions;        /* at most KERNEL_ATTENTION_BLOCK */
@@ -157,6 +159,14 @@ static inline const float *kernel_state_before(const struct backend_segment *s, 
                                                size_t t)
 {
     return t == 0 ? (const float *)s->state[part] : kernel_state_behind(s, part, t - 1);
+}
+
+/* Returns the query of head h. */
+static inline const float *kernel_query(const struct kernel_attention *a, size_t h)
+{
+    if (a->row_heads == 0)
+        return a->q + h * a->q_stride;
+    return a->q + h / a->row_heads * a->q_row_stride + h % a->row_heads * a->q_stride;
 }
 
 /* Which input row product t reads, and where its result for weight row r goes. */

@@ -34,7 +34,7 @@ INLINE void score_tile(const struct kernel_attention *a, enum float_kind kind,
         rows[i] = keys->rows + (first + i < keys->n_positions ? first + i : first) *
                                keys->row_bytes;
     for (unsigned h = 0; h < FLOAT_TOKENS; h++)
-        x[h] = a->q + (head + h < a->n_heads ? head + h : head) * a->q_stride;
+        x[h] = kernel_query(a, head + h < a->n_heads ? head + h : head);
     float_tile(rows, kind, x, FLOAT_TOKENS, a->head_dim, result);
     for (unsigned h = head; h < a->n_heads && h < head + FLOAT_TOKENS; h++)
         for (size_t i = first; i < keys->n_positions && i < first + FLOAT_ROWS; i++)
@@ -261,7 +261,7 @@ INLINE void panel_tile(const struct kernel_attention *a, const struct kv_rows *k
     for (size_t i = 0; i < SCORE_POSITIONS; i++)
         rows[i] = keys->rows + (i < keys->n_positions ? i : 0) * keys->row_bytes;
     for (unsigned h = 0; h < n_heads; h++)
-        x[h] = a->q + (head + h < a->n_heads ? head + h : head) * a->q_stride;
+        x[h] = kernel_query(a, head + h < a->n_heads ? head + h : head);
     for (unsigned r = 0; r < SCORE_POSITIONS; r += FLOAT_PART_ROWS)
         for (unsigned part = 0; part < LANES; part += PART_LANES)
             score_part(rows + r, x, n_heads, part, a->head_dim, sums + r);
@@ -325,12 +325,17 @@ static void values_of_many(const struct kernel_attention *a)
         }
 }
 
+#include "backend/cpu/lanes_scores.h"
+
 static void attend_many(const struct kernel_attention *a)
 {
     const size_t row_bytes = kv_row_bytes(a->kv_format, a->head_dim);
     const bool is_rotated = a->kv_format->plain == NULL;
     float kept[KERNEL_ATTENTION_BLOCK];
-    scores_of_many(a);
+    if (can_turn(a))
+        turned_scores(a);
+    else
+        scores_of_many(a);
     for (size_t i = 0; is_rotated && i < a->n_positions; i++)
         kept[i] = kv_load_scale(a->kv_format, a->values + i * row_bytes, a->head_dim);
     for (unsigned h = 0; h < a->n_heads; h++) {
@@ -365,7 +370,7 @@ INLINE void rotated_scores(const struct kernel_attention *a, unsigned bits, size
         const unsigned n = a->n_heads - head < FLOAT_TOKENS ? a->n_heads - head : FLOAT_TOKENS;
         const float *x[FLOAT_TOKENS];
         for (unsigned h = 0; h < FLOAT_TOKENS; h++)
-            x[h] = a->q + (head + (h < n ? h : 0)) * a->q_stride;
+            x[h] = kernel_query(a, head + (h < n ? h : 0));
         if (n == 1)
             float_tile(rows, FLOAT_F32, x, 1, dim, result);
         else

@@ -151,6 +151,7 @@ INLINE vf vf_sum16(const vf x[16])
 }
 
 /* x[i][j] becomes x[j][i]. */
+#define LEVEL_HAS_TRANSPOSE
 INLINE void vi_transpose(vi x[16])
 {
     vi a[16], b[16];
