@@ -171,6 +171,13 @@ class Quick(Case):
         self.assertEqual(sorted(os.listdir(self.work)), ["r.html", "r.json"])
         self.assertRegex(said, r"(?m)^flashmoe: validate: 4 prompts at .*; \d+% done, ETA ")
 
+    def test_the_smallest_budget_holds_the_long_answer(self):
+        """Its keys and values grow into the expert cache, which has few experts to give."""
+        found, _ = self.report("nano", "--quick", "--budgets", "floor,all", "--tokens", "2",
+                               "--cycles", "3", "--long", "1000")
+        self.assertEqual(found["long_answer"]["n_tokens"], 1000)
+        self.assertIs(found["long_answer"]["is_same"], True)
+
 
 class Swapped(Case):
     """Two experts of a layer change places."""
