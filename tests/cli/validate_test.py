@@ -272,6 +272,10 @@ class AgainstEdited(Case):
         hashes = other["prompts"][1]["layer_hashes"]
         hashes[2] = hashes[2][:-8]
         self.assert_unfit(other, "layer_hashes", "entry 2", other["prompts"][1]["name"])
+        bare = self.folder / "bare"  # its prompts are other tokens
+        shutil.copytree(TINY, bare)
+        (bare / "tokenizer.json").unlink()
+        self.assert_unfit(found, "tokenizer", found["prompts"][0]["name"], model=bare)
 
     def test_other_options(self):
         """Options that change the numbers: the difference is none of the model."""
