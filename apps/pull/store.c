@@ -211,8 +211,10 @@ int store_resolve(const char *text, char buffer[LIMIT_PATH_BYTES], const char **
     enum part part = PART_NONE;
     *path = text;
     if (plat_file_exists(text) || model_name_parse(text, "", &name, NULL) != 0 ||
-        name.url[0] != '\0' || !pull_env_folders(&env))
+        name.url[0] != '\0')
         return 0;
+    if (pull_env_folders(&env, err) != 0) /* without HOME it is a path that does not exist */
+        return pull_env_has_models() ? FM_ERR_ARG : 0;
     *path = buffer;
     if (find_pulled(&env, &name, buffer, &part))
         return 0;

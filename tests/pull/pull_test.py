@@ -479,6 +479,20 @@ class Usage(Case):
         self.assert_fails(self.pull("org/noise", HF_ENDPOINT="hub", status=2), "HF_ENDPOINT",
                           status=2)
 
+    def test_the_models_folder_is_an_absolute_path(self):
+        """Nothing goes to another folder, whose disk may be too small."""
+        self.add_noise()
+        for models in ("models", "~/models"):
+            for args in (["pull", "org/noise"], ["list"], ["du"], ["rm", "org/noise"],
+                         ["inspect", "org/noise"]):
+                done = self.flashmoe(*args, FLASHMOE_MODELS=models)
+                self.assertIn(done.returncode, (1, 2))
+                self.assertIn(f"FLASHMOE_MODELS is '{models}'", done.stderr)
+        self.assertEqual(self.hub.requests, [])
+        self.assertFalse((self.folder / "home").exists())
+        done = self.flashmoe("inspect", "org/noise", FLASHMOE_MODELS="", HOME="")
+        self.assert_fails(done, "cannot open 'org/noise'")
+
 
 if __name__ == "__main__":
     main()
