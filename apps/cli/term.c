@@ -114,18 +114,24 @@ static bool is_due(struct progress *progress)
     return true;
 }
 
-/* Draws LABEL [####----] TEXT, with a shorter bar on a narrow terminal. */
+/* Draws LABEL [####----] TEXT. On a narrow terminal the bar is shorter, then the label is cut: the
+ * text has the rate and the time left. */
 static void draw_bar(const char *label, double part, const char *text)
 {
-    const int left = line_columns() - 1 - (int)strlen(label) - (int)strlen(text) - 4;
+    const int columns = line_columns() - 1 - (int)strlen(text) - 4, n_label = (int)strlen(label);
+    const int left = columns - n_label;
     const int n_cells = left > BAR_CELLS ? BAR_CELLS : left < BAR_CELLS_MIN ? BAR_CELLS_MIN
                                                                               : left;
     const int n_full = (int)(part * n_cells);
     char bar[BAR_CELLS + 1], line[2 * LINE_BYTES];
+    int n_shown = columns - n_cells < n_label ? columns - n_cells : n_label;
+    n_shown = n_shown > 0 ? n_shown : 0;
+    while (n_shown > 0 && ((unsigned char)label[n_shown] & 0xC0) == 0x80)
+        n_shown--; /* not within a character */
     for (int i = 0; i < n_cells; i++)
         bar[i] = i < n_full ? '#' : '-';
     bar[n_cells] = '\0';
-    (void)snprintf(line, sizeof line, "%s [%s] %s", label, bar, text);
+    (void)snprintf(line, sizeof line, "%.*s [%s] %s", n_shown, label, bar, text);
     draw_line(line);
 }
 

@@ -59,7 +59,9 @@ static int run_list(const struct args *args)
                         .models = args_flag(args, "json") ? json_array() : NULL};
     struct pull_env env;
     struct fm_error err = {0};
-    int rc = pull_env_folders(&env) ? store_each(&env, list_one, &l, &err) : 0;
+    int rc = pull_env_folders(&env, &err);
+    if (rc == 0)
+        rc = store_each(&env, list_one, &l, &err);
     if (rc == 0 && l.models != NULL)
         return out_json(json_pack("{s:o, s:o}", "folder",
                                   json_text(env.models, strlen(env.models)), "models", l.models))
@@ -115,9 +117,9 @@ static int run_du(const struct args *args)
     struct pull_env env;
     struct fm_error err = {0};
     char size[UNIT_BYTES], free_size[UNIT_BYTES], name[NAME_BYTES];
-    int rc = pull_env_folders(&env)
-                 ? store_each(&env, measure_one, &u, &err)
-                 : err_set(&err, FM_ERR_ARG, "there is no models folder: HOME is not set");
+    int rc = pull_env_folders(&env, &err);
+    if (rc == 0)
+        rc = store_each(&env, measure_one, &u, &err);
     if (rc != 0) {
         json_decref(u.models);
         return say_failed(&err, STATUS_FAILED);
@@ -142,9 +144,8 @@ static int run_rm(const struct args *args)
 {
     struct pull_env env;
     struct fm_error err = {0};
-    const bool has_folder = pull_env_folders(&env);
-    const uint64_t before = has_folder ? store_disk_bytes(env.models) : 0;
-    int rc = has_folder ? 0 : err_set(&err, FM_ERR_ARG, "there is no models folder");
+    int rc = pull_env_folders(&env, &err);
+    const uint64_t before = rc == 0 ? store_disk_bytes(env.models) : 0;
     for (size_t i = 0; rc == 0 && i < args->n_operands; i++) {
         struct model_name name;
         rc = model_name_parse(args->operands[i], "", &name, &err);

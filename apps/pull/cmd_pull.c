@@ -10,6 +10,7 @@
 
 #ifdef FLASHMOE_HAS_CURL
 
+#include "apps/pull/gguf_name.h"
 #include "apps/pull/pull.h"
 #include "apps/pull/pull_pack.h"
 
@@ -115,6 +116,12 @@ static int dry_run(struct pulling *p, const char *folder, const char *path, int 
     return rc;
 }
 
+static void suggest(const struct pulling *p)
+{
+    if (args_text(p->args, "to") == NULL)
+        say("try it: flashmoe run %s -p \"What is the Moon?\"", p->text);
+}
+
 static int report(const struct pulling *p, const char *path, bool is_cached)
 {
     char size[UNIT_BYTES], rate[UNIT_BYTES], time[UNIT_BYTES];
@@ -130,8 +137,7 @@ static int report(const struct pulling *p, const char *path, bool is_cached)
     else
         say("%s: %s in %s, %s, verified, in '%s'", p->text, size, human_seconds(p->seconds, time),
             human_rate(p->seconds > 0 ? (double)p->missing_bytes / p->seconds : 0, rate), path);
-    if (args_text(p->args, "to") == NULL)
-        say("try it: flashmoe run %s -p \"What is the Moon?\"", p->text);
+    suggest(p);
     return STATUS_OK;
 }
 
@@ -164,21 +170,69 @@ static int pack_files(struct pulling *p, const char *dst, struct fm_pack_result 
     return rc;
 }
 
+static json_t *size_json(uint64_t bytes)
+{
+    return bytes > 0 ? json_integer((json_int_t)bytes) : json_null();
+}
+
+/* Prints what a pack is; commit and sizes of one that was there before are not known. */
+static int print_pack(const struct pulling *p, const char *dst, uint64_t packed_bytes)
+{
+    const char *commit = p->list.commit;
+    return out_json(json_pack("{s:o, s:o, s:s?, s:o, s:o, s:f}", "model",
+                              json_text(p->text, strlen(p->text)), "packed",
+                              json_text(dst, strlen(dst)), "commit",
+                              commit[0] != '\0' ? commit : NULL, "bytes",
+                              size_json(p->list.bytes), "packed_bytes", size_json(packed_bytes),
+                              "seconds", p->seconds))
+               ? STATUS_OK
+               : STATUS_FAILED;
+}
+
 static int report_pack(const struct pulling *p, const char *dst, const struct fm_pack_result *r)
 {
     char size[UNIT_BYTES], from[UNIT_BYTES], time[UNIT_BYTES];
     if (p->is_json)
-        return out_json(json_pack("{s:o, s:o, s:s, s:I, s:I, s:f}", "model",
-                                  json_text(p->text, strlen(p->text)), "packed",
-                                  json_text(dst, strlen(dst)), "commit", p->list.commit,
-                                  "bytes", (json_int_t)p->list.bytes, "packed_bytes",
-                                  (json_int_t)r->packed_bytes, "seconds", p->seconds))
-                   ? STATUS_OK
-                   : STATUS_FAILED;
-    if (!p->is_quiet)
-        say("%s: %s of %s in %s, verified, in '%s'", p->text, human_bytes(r->packed_bytes, size),
-            human_bytes(p->list.bytes, from), human_seconds(p->seconds, time), dst);
+        return print_pack(p, dst, r->packed_bytes);
+    if (p->is_quiet)
+        return STATUS_OK;
+    say("%s: %s of %s in %s, verified, in '%s'", p->text, human_bytes(r->packed_bytes, size),
+        human_bytes(p->list.bytes, from), human_seconds(p->seconds, time), dst);
+    suggest(p);
     return STATUS_OK;
+}
+
+/* Reports a pack that an earlier run has made. Fails if it is one of another model. */
+static int report_old_pack(const struct pulling *p, const char *dst, int *status,
+                           struct fm_error *err)
+{
+    bool has_formats = false;
+    for (const struct option *o = group_formats.options; o->name != NULL; o++)
+        has_formats = has_formats || args_given(p->args, o->name);
+    if (!store_pack_is_of(dst, &p->name))
+        return err_set(err, FM_ERR_ARG, "'%s' exists and was not made of '%s': move it away, or "
+                       "choose another folder with --to", dst, p->text);
+    *status = STATUS_OK;
+    if (p->is_json)
+        *status = print_pack(p, dst, 0);
+    else if (!p->is_quiet)
+        say("%s: complete in '%s'; nothing was downloaded", p->text, dst);
+    if (has_formats)
+        say_warning("'%s' keeps the formats that it has, which 'flashmoe inspect' shows; move it "
+                    "away to pack with others", dst);
+    return 0;
+}
+
+/* Returns what 'flashmoe pack' would name as the pack's source: the folder, or the first file of a
+ * GGUF. */
+static const char *source_name(const struct pulling *p)
+{
+    unsigned number;
+    for (size_t i = 0; i < p->list.n; i++)
+        if (gguf_is_model(p->list.names[i]) &&
+            (gguf_set(p->list.names[i], &number) == 1 || number == 1))
+            return p->list.names[i];
+    return p->name.name;
 }
 
 /* Packs to `dst` while downloading. */
@@ -186,7 +240,7 @@ static int work_and_pack(struct pulling *p, const char *dst, int *status, struct
 {
     char source[LIMIT_PATH_BYTES], holder[LIMIT_PATH_BYTES];
     struct fm_pack_result result = {.size = sizeof result};
-    if (!store_pack_source(dst, p->name.name, source))
+    if (!store_pack_source(dst, source_name(p), source))
         return err_set(err, FM_ERR_ARG, "the path '%.200s...' is too long", dst);
     if (args_flag(p->args, "dry-run"))
         return dry_run(p, source, dst, status, err);
@@ -262,11 +316,8 @@ static int pull(struct pulling *p, int *status, struct fm_error *err)
     }
     if (rc == 0)
         rc = check_formats(p, is_pack, err);
-    if (rc == 0 && is_pack && has_file(path, "model.json") && !has_file(path, "plan.json")) {
-        say("%s: complete in '%s'; nothing was downloaded", p->text, path);
-        *status = STATUS_OK;
-        return 0;
-    }
+    if (rc == 0 && is_pack && has_file(path, "model.json") && !has_file(path, "plan.json"))
+        return report_old_pack(p, path, status, err);
     if (rc == 0)
         rc = web_begin(err);
     if (rc != 0)

@@ -46,18 +46,30 @@ static bool hub_home(const char *rest, char out[LIMIT_PATH_BYTES])
     return join(variable("XDG_CACHE_HOME"), "/.cache", below, out);
 }
 
-bool pull_env_folders(struct pull_env *env)
+bool pull_env_has_models(void)
 {
-    const char *cache = variable("HF_HUB_CACHE");
+    return variable("FLASHMOE_MODELS") != NULL;
+}
+
+int pull_env_folders(struct pull_env *env, struct fm_error *err)
+{
+    const char *cache = variable("HF_HUB_CACHE"), *models = variable("FLASHMOE_MODELS");
     *env = (struct pull_env){0};
     cache = cache != NULL ? cache : variable("HUGGINGFACE_HUB_CACHE");
     if (cache != NULL && cache[0] == '/')
         (void)snprintf(env->hub_cache, sizeof env->hub_cache, "%s", cache);
     else if (!hub_home("/hub", env->hub_cache))
         env->hub_cache[0] = '\0';
-    if (variable("FLASHMOE_MODELS") != NULL)
-        return join(variable("FLASHMOE_MODELS"), "/.local/share/flashmoe/models", "", env->models);
-    return join(variable("XDG_DATA_HOME"), "/.local/share", "/flashmoe/models", env->models);
+    /* Another folder could be on a disk that is too small. */
+    if (models != NULL && models[0] != '/')
+        return err_set(err, FM_ERR_ARG, "FLASHMOE_MODELS is '%.200s': expected an absolute path",
+                       models);
+    if (models != NULL ? join(models, "", "", env->models)
+                       : join(variable("XDG_DATA_HOME"), "/.local/share", "/flashmoe/models",
+                              env->models))
+        return 0;
+    return err_set(err, FM_ERR_ARG, "there is no folder for models: HOME is not set, or a path is "
+                   "too long; set FLASHMOE_MODELS to an absolute path");
 }
 
 /* Takes a token without the blanks around it. It becomes part of a request's head, so it may have
@@ -138,11 +150,11 @@ static void find_certificates(struct pull_env *env)
 
 int pull_env_read(struct pull_env *env, struct fm_error *err)
 {
-    if (!pull_env_folders(env))
-        return err_set(err, FM_ERR_ARG, "there is no folder for models: HOME is not set; set "
-                       "FLASHMOE_MODELS to an absolute path");
+    int rc = pull_env_folders(env, err);
+    if (rc != 0)
+        return rc;
     env->is_offline = is_true("HF_HUB_OFFLINE");
     find_certificates(env);
-    int rc = read_endpoint(env, err);
+    rc = read_endpoint(env, err);
     return rc != 0 ? rc : read_token(env, err);
 }

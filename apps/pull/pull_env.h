@@ -23,7 +23,10 @@ struct pull_env {
 
 /* Fails with FM_ERR_ARG when a value cannot be used, or when there is no home folder. */
 int pull_env_read(struct pull_env *env, struct fm_error *err);
-/* Reads only the folders. Returns false when there is no home folder. */
-bool pull_env_folders(struct pull_env *env);
+/* Reads only the folders. Fails with FM_ERR_ARG when there is no home folder, or FLASHMOE_MODELS is
+ * no absolute path. */
+int pull_env_folders(struct pull_env *env, struct fm_error *err);
+/* Returns whether FLASHMOE_MODELS is set. */
+bool pull_env_has_models(void);
 
 #endif

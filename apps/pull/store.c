@@ -11,6 +11,7 @@
 #include "apps/pull/gguf_name.h"
 
 #define MANIFEST_BYTES (32u << 20)
+#define PACK_BYTES ((size_t)1 << 30) /* of model.json: it has a checksum of every expert */
 
 /* Writes A/B. Returns false if it is too long. */
 static bool join(const char *a, const char *b, char out[LIMIT_PATH_BYTES])
@@ -134,13 +135,52 @@ bool store_find_cached(const struct pull_env *env, const struct model_name *name
     return join(repo, below, out) && plat_file_exists(out);
 }
 
-/* Finds a model that was pulled. *is_part says that it is not complete. */
+bool store_pack_is_of(const char *pack, const struct model_name *name)
+{
+    char file[LIMIT_PATH_BYTES], *text = NULL;
+    size_t bytes = 0;
+    if (!join(pack, "model.json", file) ||
+        plat_read_file(file, PACK_BYTES, &text, &bytes, NULL) != 0)
+        return false;
+    json_t *root = json_loadb(text, bytes, 0, NULL);
+    mem_free(text);
+    const json_t *of = json_object_get(root, "provenance");
+    const char *source = json_string_value(json_object_get(of, "source"));
+    bool is_same = false;
+    if (source != NULL && gguf_is_model(source)) /* a repository's name does not say which GGUF */
+        is_same = name->file[0] == '\0' || gguf_matches(source, path_base(name->file));
+    else if (source != NULL)
+        is_same = name->file[0] == '\0' && strcmp(source, name->name) == 0;
+    json_decref(root);
+    return is_same;
+}
+
+enum part { PART_NONE, PART_FILES, PART_PACK };
+
+/* Returns whether an unfinished download of the folder has files of this model. */
+static bool is_begun(const char *folder, const struct model_name *name)
+{
+    if (name->file[0] == '\0')
+        return has_file(folder, STORE_WORK);
+    json_t *root = store_manifest(folder), *entry;
+    bool is_listed = false;
+    size_t i;
+    json_array_foreach(json_object_get(root, "files"), i, entry) {
+        const char *file = json_string_value(json_object_get(entry, "name"));
+        is_listed = is_listed || (file != NULL && gguf_is_model(file) &&
+                                  gguf_matches(file, path_base(name->file)));
+    }
+    json_decref(root);
+    return is_listed;
+}
+
+/* Finds a model that was pulled. *part says what there is of one that is not complete. */
 static bool find_pulled(const struct pull_env *env, const struct model_name *name,
-                        char out[LIMIT_PATH_BYTES], bool *is_part)
+                        char out[LIMIT_PATH_BYTES], enum part *part)
 {
     char folder[LIMIT_PATH_BYTES], packed[LIMIT_PATH_BYTES + 16];
     uint64_t there = 0, all = 0;
-    *is_part = false;
+    *part = PART_NONE;
     if (!store_path(env, name, folder))
         return false;
     if (plat_file_exists(folder)) {
@@ -149,13 +189,14 @@ static bool find_pulled(const struct pull_env *env, const struct model_name *nam
         if (model_in(folder, name, out) && (name->file[0] != '\0' || there == all) &&
             (all > 0 || !has_file(folder, STORE_WORK)))
             return true;
-        *is_part = has_file(folder, STORE_WORK);
+        *part = is_begun(folder, name) ? PART_FILES : PART_NONE;
     }
     (void)snprintf(packed, sizeof packed, "%s" STORE_PACKED ".partial", folder);
-    *is_part = *is_part || plat_file_exists(packed);
+    if (*part == PART_NONE && plat_file_exists(packed))
+        *part = PART_PACK;
     (void)snprintf(packed, sizeof packed, "%s" STORE_PACKED, folder);
-    if (strlen(packed) >= LIMIT_PATH_BYTES || name->file[0] != '\0' ||
-        !has_file(packed, "model.json"))
+    if (strlen(packed) >= LIMIT_PATH_BYTES || !has_file(packed, "model.json") ||
+        (name->file[0] != '\0' && !store_pack_is_of(packed, name)))
         return false;
     (void)snprintf(out, LIMIT_PATH_BYTES, "%s", packed);
     return true;
@@ -167,20 +208,22 @@ int store_resolve(const char *text, char buffer[LIMIT_PATH_BYTES], const char **
     struct pull_env env;
     struct model_name name;
     char cached[LIMIT_PATH_BYTES];
-    bool is_part = false;
+    enum part part = PART_NONE;
     *path = text;
     if (plat_file_exists(text) || model_name_parse(text, "", &name, NULL) != 0 ||
-        name.url[0] != '\0' || !pull_env_folders(&env))
+        name.url[0] != '\0')
         return 0;
+    if (pull_env_folders(&env, err) != 0) /* without HOME it is a path that does not exist */
+        return pull_env_has_models() ? FM_ERR_ARG : 0;
     *path = buffer;
-    if (find_pulled(&env, &name, buffer, &is_part))
+    if (find_pulled(&env, &name, buffer, &part))
         return 0;
     if (store_find_cached(&env, &name, NULL, cached) && model_in(cached, &name, buffer))
         return 0;
     *path = text;
-    if (is_part)
-        return err_set(err, FM_ERR_ARG, "'%s' was pulled in part; 'flashmoe pull %s' continues",
-                       text, text);
+    if (part != PART_NONE)
+        return err_set(err, FM_ERR_ARG, "'%s' was pulled in part; 'flashmoe pull %s%s' continues",
+                       text, text, part == PART_PACK ? " --pack" : "");
     return err_set(err, FM_ERR_ARG, "'%s' is no file and no model that was pulled; "
                    "'flashmoe pull %s' downloads it, 'flashmoe list' shows what is here", text,
                    text);

@@ -3,7 +3,8 @@
  *   MODELS/ORG/NAME/           a checkpoint, or GGUF files; ORG/NAME@REVISION for others than main
  *   MODELS/ORG/NAME/.pull/     manifest.json: what it should hold; FILE.part, FILE.state
  *   MODELS/ORG/NAME.fmoe/      the same, packed; NAME.fmoe.partial/ while it is packed, and
- *                              .pull-NAME.fmoe/NAME/ for files that are downloaded meanwhile
+ *                              .pull-NAME.fmoe/NAME/ for files that are downloaded meanwhile; of
+ *                              a GGUF .pull-NAME.fmoe/FILE.gguf/
  *
  * Called from the main thread. The caller owns every buffer. */
 #ifndef FLASHMOE_APPS_PULL_STORE_H
@@ -31,9 +32,12 @@ int store_resolve(const char *text, char buffer[LIMIT_PATH_BYTES], const char **
 /* Writes the folder for a model. Returns false if the path is too long. */
 bool store_path(const struct pull_env *env, const struct model_name *name,
                 char out[LIMIT_PATH_BYTES]);
-/* Writes the folder of the source files while they are packed: DIR/.pull-PACK/NAME. Returns false
- * if it is too long. */
+/* Writes the folder of the source files while they are packed: DIR/.pull-PACK/NAME. The pack names
+ * NAME as its source. Returns false if it is too long. */
 bool store_pack_source(const char *dst, const char *name, char out[LIMIT_PATH_BYTES]);
+/* Returns whether the pack was made of this model, as far as it says: it has the name of the
+ * checkpoint's folder or of the GGUF file, but no organisation. */
+bool store_pack_is_of(const char *pack, const struct model_name *name);
 /* Finds the snapshot of a model in huggingface_hub's cache. `commit` NULL: the revision's. */
 bool store_find_cached(const struct pull_env *env, const struct model_name *name,
                        const char *commit, char out[LIMIT_PATH_BYTES]);

@@ -386,31 +386,70 @@ static int forget_gguf(const struct store_dir *d, const char *stem, struct fm_er
     return rc;
 }
 
-/* Removes one GGUF model of a folder with several. */
-static int remove_gguf(const char *path, const struct model_name *name, struct fm_error *err)
+/* Writes the stem of the GGUF model that is meant: one of the folder, or one that an interrupted
+ * download has begun. "": there is none. */
+static void find_stem(const struct store_dir *d, const char *wanted, char *stem, size_t bytes)
+{
+    struct names files;
+    json_t *root = store_manifest(d->path), *entry;
+    size_t i;
+    stem[0] = '\0';
+    if (names_of(d->path, &files, NULL) == 0)
+        json_array_foreach(json_object_get(root, "files"), i, entry) {
+            const char *name = json_string_value(json_object_get(entry, "name"));
+            (void)add_name(&files, name != NULL ? name : "", NULL);
+        }
+    for (i = 0; i < files.n && stem[0] == '\0'; i++)
+        if (gguf_is_model(files.names[i]) && gguf_matches(files.names[i], wanted))
+            gguf_stem(files.names[i], stem, bytes);
+    names_clear(&files);
+    json_decref(root);
+}
+
+/* Removes the files of a GGUF model, also NAME.gguf.part and NAME.gguf.state. Returns in *is_empty
+ * whether nothing else is in the folder but `kept`. */
+static int remove_files(const struct plat_dir *dir, const char *stem, const char *kept,
+                        bool *is_empty, struct fm_error *err)
+{
+    struct names files;
+    int rc = names_of(dir->path, &files, err);
+    *is_empty = rc == 0;
+    for (size_t i = 0; rc == 0 && i < files.n; i++) {
+        char file[512], other[512];
+        (void)snprintf(file, sizeof file, "%s", files.names[i]);
+        char *dot = strstr(file, ".gguf.");
+        if (dot != NULL)
+            dot[strlen(".gguf")] = '\0';
+        gguf_stem(file, other, sizeof other);
+        if (strcmp(stem, other) == 0)
+            rc = plat_dir_remove(dir, files.names[i], NULL, err);
+        else
+            *is_empty = *is_empty && strcmp(files.names[i], kept) == 0;
+    }
+    names_clear(&files);
+    return rc;
+}
+
+/* Removes one GGUF model of a folder, and the folder with the last one. *is_there: it had it. */
+static int remove_gguf(const char *path, const struct model_name *name, bool *is_there,
+                       struct fm_error *err)
 {
     struct store_dir d;
-    struct names files;
-    char stem[512] = "", other[512];
+    char stem[512];
+    bool is_empty = false, is_done = false;
     int rc = store_dir_open(&d, path, err);
     if (rc != 0)
         return rc;
-    rc = names_of(path, &files, err);
-    for (size_t i = 0; i < files.n && stem[0] == '\0'; i++)
-        if (gguf_is_model(files.names[i]) && gguf_matches(files.names[i], path_base(name->file)))
-            gguf_stem(files.names[i], stem, sizeof stem);
-    if (rc == 0 && stem[0] == '\0')
-        rc = err_set(err, FM_ERR_ARG, "'%s' has no GGUF model '%s'", path, name->file);
-    if (rc == 0)
+    find_stem(&d, path_base(name->file), stem, sizeof stem);
+    *is_there = stem[0] != '\0';
+    if (*is_there)
         rc = forget_gguf(&d, stem, err);
-    for (size_t i = 0; rc == 0 && i < files.n; i++) {
-        gguf_stem(files.names[i], other, sizeof other);
-        if (strcmp(stem, other) == 0)
-            rc = plat_dir_remove(&d.dir, files.names[i], NULL, err);
-    }
-    names_clear(&files);
+    if (rc == 0 && *is_there)
+        rc = remove_files(&d.work, stem, STORE_MANIFEST, &is_done, err);
+    if (rc == 0 && *is_there)
+        rc = remove_files(&d.dir, stem, STORE_WORK, &is_empty, err);
     store_dir_close(&d);
-    return rc;
+    return rc == 0 && is_empty && is_done ? store_remove_folder(path, err) : rc;
 }
 
 /* Refuses what lies elsewhere: behind a link of the models folder may be anything. */
@@ -492,16 +531,16 @@ int store_remove(const struct pull_env *env, const struct model_name *name, stru
     int rc = check_no_link(cached, err);
     if (rc != 0)
         return rc;
-    const bool has_folder = plat_file_exists(path);
-    if (has_folder && name->file[0] != '\0') {
-        rc = check_removable(path, err);
-        return rc != 0 ? rc : remove_gguf(path, name, err);
-    }
-    if (name->file[0] == '\0')
+    if (name->file[0] != '\0') {
+        rc = plat_file_exists(path) ? check_removable(path, err) : 0;
+        if (rc == 0 && plat_file_exists(path))
+            rc = remove_gguf(path, name, &is_there, err);
+    } else {
         rc = remove_pack(path, &is_there, err);
+    }
     const size_t n = strlen(path);
     (void)snprintf(path + n, sizeof path - n, STORE_PACKED);
-    if (rc == 0 && !is_there && name->file[0] == '\0')
+    if (rc == 0 && !is_there && (name->file[0] == '\0' || store_pack_is_of(path, name)))
         rc = remove_pack(path, &is_there, err);
     if (rc != 0 || is_there)
         return rc;

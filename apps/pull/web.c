@@ -286,10 +286,20 @@ uint64_t web_wait_ns(CURL *easy, unsigned n_failures)
     return wait < MAX_WAIT_S * SECOND_NS ? wait : MAX_WAIT_S * SECOND_NS;
 }
 
+/* Returns whether the URL is one of the hub, which alone gets the token. */
+static bool is_hub(const struct web *web, const char *url)
+{
+    struct origin hub, to;
+    return origin_of(web->env->endpoint, &hub) && origin_of(url, &to) &&
+           strcasecmp(hub.host, to.host) == 0 && strcmp(hub.port, to.port) == 0;
+}
+
 /* Returns what to do about a status. */
-static const char *advice(const struct web *web, const struct web_reply *reply)
+static const char *advice(const struct web *web, const char *url, const struct web_reply *reply)
 {
     const bool has_token = web->env->token[0] != '\0';
+    if ((reply->status == 401 || reply->status == 403) && !is_hub(web, url))
+        return "; it must be public: the token is for the hub alone";
     if (strcmp(reply->error_code, "GatedRepo") == 0)
         return has_token ? "; accept the terms on the model's page with the account of this token"
                          : "; accept the terms on the model's page, then set HF_TOKEN to a token "
@@ -319,7 +329,7 @@ int web_explain(const struct web *web, CURLcode code, const char *why, const cha
                        web_may_retry(code, 0) ? "; run the same command again to continue" : "");
     return err_set(err, FM_ERR_IO, "%.300s: the server answers %ld%s%.200s%s", shown,
                    reply->status, reply->said[0] != '\0' ? ", " : "", reply->said,
-                   advice(web, reply));
+                   advice(web, url, reply));
 }
 
 /* ---- small documents -------------------------------------------------------------------- */

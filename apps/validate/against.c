@@ -114,6 +114,24 @@ static int check_options(const struct validation *v, const json_t *model, struct
     return rc;
 }
 
+/* Checks that a prompt has as many tokens as ours of this name. Otherwise the tokenizers differ,
+ * not the layers. */
+static int check_prompt(const struct validation *v, const json_t *prompt, struct fm_error *err)
+{
+    const char *name = json_string_value(json_object_get(prompt, "name"));
+    const json_t *n = json_object_get(prompt, "n_prompt_tokens");
+    for (unsigned i = 0; i < v->n_prompts; i++) {
+        const struct reference *r = &v->references[i];
+        if (strcmp(r->name, name) == 0 && n != NULL &&
+            json_integer_value(n) != (json_int_t)r->n_prompt)
+            return err_set(err, FM_ERR_ARG, "--against '%s': the prompt '%s' has %lld tokens there "
+                           "and %zu here: the tokenizer or the chat template is another one; give "
+                           "a report of this model", v->against.path, r->name,
+                           (long long)json_integer_value(n), r->n_prompt);
+    }
+    return 0;
+}
+
 int validate_same_model(const struct validation *v, struct fm_error *err)
 {
     const struct fm_model_info *info = &v->info;
@@ -145,9 +163,12 @@ int validate_same_model(const struct validation *v, struct fm_error *err)
         return other_model(v, field, there, here, err);
     }
     const json_t *prompts = json_object_get(v->against.report, "prompts");
-    for (size_t i = 0; rc == 0 && i < json_array_size(prompts); i++)
-        rc = check_hashes(v, json_array_get(prompts, i), "layer_hashes",
-                          (size_t)HASH_DIGITS * (info->n_layers + 1), err);
+    for (size_t i = 0; rc == 0 && i < json_array_size(prompts); i++) {
+        rc = check_prompt(v, json_array_get(prompts, i), err);
+        if (rc == 0)
+            rc = check_hashes(v, json_array_get(prompts, i), "layer_hashes",
+                              (size_t)HASH_DIGITS * (info->n_layers + 1), err);
+    }
     return rc;
 }
 

@@ -158,7 +158,9 @@ static void count_steps(struct validation *v)
 static void find_ends(struct validation *v, const struct fm_stats *stats)
 {
     const uint64_t slot = stats->memory_cache_bytes / stats->n_cache_slots + 1;
-    uint64_t kept = FLOOR_MARGIN;
+    /* The smallest budget has keys and values of the first positions only. The long answer needs
+     * those of the whole context. */
+    uint64_t kept = FLOOR_MARGIN + stats->memory_kv_max_bytes;
     for (unsigned i = 0; i < v->n_prompts; i++) /* the trails of the references */
         kept += (v->references[i].n_prompt + v->n_tokens) * (v->info.n_layers + 1) *
                 (sizeof(uint64_t) + v->info.n_experts_per_token * sizeof(uint32_t));

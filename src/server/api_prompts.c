@@ -6,18 +6,19 @@
 #include "server/fields.h"
 #include "server/text_json.h"
 
-int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, size_t n_ids)
+int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, size_t n_ids,
+                   const char *field)
 {
     const unsigned max = call->context->n_context;
     int rc = 0;
     if (n_ids == 0)
-        rc = api_fail(&call->error, API_BAD, "prompt", "the prompt has no tokens");
+        rc = api_fail(&call->error, API_BAD, field, "'%s' has a text without tokens", field);
     else if (n_ids >= max)
         rc = api_fail(&call->error, API_CONTEXT, "messages", "prompt is too long: %zu tokens > %u "
                       "maximum; the context holds %u, of which the answer needs one at least, and "
                       "the server's --context sets it", n_ids, max - 1, max);
     else if (spec->n_prompts == JOB_PROMPTS_MAX)
-        rc = api_fail(&call->error, API_BAD, "prompt", "'prompt' must have at most %d prompts",
+        rc = api_fail(&call->error, API_BAD, field, "'%s' must have at most %d texts", field,
                       JOB_PROMPTS_MAX);
     if (rc != 0) {
         fm_free(ids);
@@ -53,7 +54,7 @@ int api_add_text(struct api_call *call, struct job_spec *spec, const json_t *tex
                                &ids, &n_ids, &err);
     if (rc != 0)
         return api_fail(&call->error, api_fault_of(rc), field, "%s", err.text);
-    return api_add_prompt(call, spec, ids, n_ids);
+    return api_add_prompt(call, spec, ids, n_ids, field);
 }
 
 static int add_text_prompt(struct api_call *call, struct job_spec *spec, const json_t *text,
@@ -129,7 +130,7 @@ static int add_token_prompt(struct api_call *call, struct job_spec *spec, const 
     if (call->echo != NULL)
         api_echo_tokens(call, ids, n);
     const size_t n_chars = call->has_logprobs ? count_token_chars(call, ids, n) : 0;
-    const int rc = api_add_prompt(call, spec, ids, n);
+    const int rc = api_add_prompt(call, spec, ids, n, field);
     if (rc == 0)
         spec->prompts[spec->n_prompts - 1].n_chars = n_chars;
     return rc;

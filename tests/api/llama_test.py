@@ -289,6 +289,15 @@ class Embeddings(OneServer):
         again = struct.unpack(f"<{len(one)}f", base64.b64decode(coded))
         self.assertEqual(list(again), [struct.unpack("<f", struct.pack("<f", x))[0] for x in one])
 
+    def test_refusals_name_the_input(self):
+        for what, word in (([], "array of tokens"), ("", "without tokens"),
+                           (["a", ""], "without tokens"), (["a", []], "without tokens"),
+                           (["a"] * 257, "at most 256")):
+            status, answer = self.server.post("/v1/embeddings", {"input": what})
+            self.assertEqual((status, answer["error"]["param"]), (400, "input"), answer)
+            self.assertIn("'input' ", answer["error"]["message"])
+            self.assertIn(word, answer["error"]["message"])
+
     def test_ollama(self):
         """Ollama's two forms give the same vectors."""
         one, other = (d["embedding"] for d in self.embed(["hi there", "other"])["data"])
@@ -343,8 +352,8 @@ class Embeddings(OneServer):
             self.assertIn("'keep_alive'", answer["error"])
 
     def test_refused(self):
-        for body, field in (({}, "input"), ({"input": []}, "input"), ({"input": ""}, "prompt"),
-                            ({"input": [1, "x"]}, "input"), ({"input": ["x"] * 257}, "prompt"),
+        for body, field in (({}, "input"), ({"input": []}, "input"), ({"input": ""}, "input"),
+                            ({"input": [1, "x"]}, "input"), ({"input": ["x"] * 257}, "input"),
                             ({"input": "x", "dimensions": 7}, "dimensions"),
                             ({"input": "x", "encoding_format": "int8"}, "encoding_format"),
                             ({"input": "x", "stream": True}, "stream")):

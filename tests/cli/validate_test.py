@@ -171,6 +171,13 @@ class Quick(Case):
         self.assertEqual(sorted(os.listdir(self.work)), ["r.html", "r.json"])
         self.assertRegex(said, r"(?m)^flashmoe: validate: 4 prompts at .*; \d+% done, ETA ")
 
+    def test_the_smallest_budget_holds_the_long_answer(self):
+        """Its keys and values grow into the expert cache, which has few experts to give."""
+        found, _ = self.report("nano", "--quick", "--budgets", "floor,all", "--tokens", "2",
+                               "--cycles", "3", "--long", "1000")
+        self.assertEqual(found["long_answer"]["n_tokens"], 1000)
+        self.assertIs(found["long_answer"]["is_same"], True)
+
 
 class Swapped(Case):
     """Two experts of a layer change places."""
@@ -265,6 +272,10 @@ class AgainstEdited(Case):
         hashes = other["prompts"][1]["layer_hashes"]
         hashes[2] = hashes[2][:-8]
         self.assert_unfit(other, "layer_hashes", "entry 2", other["prompts"][1]["name"])
+        bare = self.folder / "bare"  # its prompts are other tokens
+        shutil.copytree(TINY, bare)
+        (bare / "tokenizer.json").unlink()
+        self.assert_unfit(found, "tokenizer", found["prompts"][0]["name"], model=bare)
 
     def test_other_options(self):
         """Options that change the numbers: the difference is none of the model."""

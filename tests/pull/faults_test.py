@@ -90,7 +90,7 @@ class Network(Case):
         data = noise(1, 2_000_000)
         self.hub.plain_files["/m.gguf"] = data
         url = f"{self.hub.files_url}/m.gguf"
-        for status, words in ((401, "set HF_TOKEN"), (403, "need a token"),
+        for status, words in ((401, "must be public"), (403, "must be public"),
                               (404, "check the name"), (503, "same command again")):
             with self.subTest(status=status):
                 self.hub.faults[:] = [lambda r, s=status: not r.send(s, (), b"text " * 100)]

@@ -5,6 +5,7 @@ files are on the disk at a time, and a killed process continues.
 Usage: pack_test.py PROGRAM TESTS [TestClass...]
 """
 import hashlib
+import json
 import shutil
 import subprocess
 import time
@@ -68,6 +69,7 @@ class Packing(Case):
         self.assertGreater(n_killed, times // 2)
         self.assertFalse(self.packed.exists())
         self.assertEqual({m["state"] for m in self.list()}, {"packing"})
+        self.assert_fails(self.flashmoe("inspect", "org/name"), "flashmoe pull org/name --pack")
         self.hub.bytes_per_second = None
         self.pull("org/name", "--pack")
         self.assert_packed()
@@ -93,6 +95,20 @@ class Pack(Packing):
         self.assertIn("nothing was downloaded", self.pull("org/name", "--pack").stderr)
         done = self.flashmoe("run", "org/name", "-p", "a", "-n", "1", "--raw")
         self.assertIn(done.returncode, (0, 1), done.stderr)  # a synthetic model has no tokenizer
+
+    def test_a_pack_that_is_there(self):
+        """It is reported as a new one is, and is not taken for another model's."""
+        there = self.folder / "there.fmoe"
+        first = json.loads(self.pull("org/name", "--pack", "--to", there, "--json").stdout)
+        again = json.loads(self.pull("org/name", "--pack", "--to", there, "--json").stdout)
+        self.assertEqual(again.keys(), first.keys())
+        self.assertEqual(again["packed"], str(there))
+        self.assertEqual(self.pull("org/name", "--pack", "--to", there, "-q").stderr, "")
+        done = self.pull("org/name", "--pack", "--to", there, "--experts", "q8_0")
+        self.assertIn("keeps the formats", done.stderr)
+        self.add("org/other", self.source)
+        self.assert_fails(self.pull("org/other", "--pack", "--to", there, status=2), str(there),
+                          "org/other", status=2)
 
     def test_formats_need_pack(self):
         self.assert_fails(self.pull("org/name", "--experts", "keep", status=2), "--experts",
@@ -147,7 +163,7 @@ class PackFaults(Packing):
         self.hub.faults.clear()
         data[-1] ^= 1
         self.hub.plain_files["/m.gguf"] = bytes(data)
-        partial, source = f"{there}.partial", self.folder / ".pull-there.fmoe/m"
+        partial, source = f"{there}.partial", self.folder / ".pull-there.fmoe/m.gguf"
         self.assert_fails(self.pull(*pull, status=2), "no version", partial, str(source), status=2)
         shutil.rmtree(partial)
         shutil.rmtree(source)
@@ -213,8 +229,27 @@ class PackGguf(Packing):
         there = self.folder / "there.fmoe"
         self.pull("org/gguf", "--pack", "--to", there)
         expected = self.folder / "gguf.fmoe"
-        self.assertEqual(self.flashmoe("pack", folder, expected).returncode, 0)
+        first = min(folder.iterdir())
+        self.assertEqual(self.flashmoe("pack", first, expected).returncode, 0)
         self.assertEqual(digests(there), digests(expected))
+
+    def test_one_of_two(self):
+        """The pack belongs to the GGUF that it was made of, and to its name."""
+        for name in ("Q4_K_M", "Q8_0"):
+            self.synth(self.folder / f"m-{name}.gguf", "tiny-qwen3", "--form", "gguf")
+            self.hub.add("org/m", {f"m-{name}.gguf":
+                                   (self.folder / f"m-{name}.gguf").read_bytes()})
+        there = self.models / "org/m.fmoe"
+        self.pull("org/m:Q4_K_M", "--pack")
+        self.assertIn("nothing was downloaded", self.pull("org/m:q4_k_m", "--pack").stderr)
+        self.assert_fails(self.pull("org/m:Q8_0", "--pack", status=2), str(there), "--to",
+                          status=2)
+        for name in ("org/m:Q4_K_M", "org/m:m-Q4_K_M.gguf", "org/m"):
+            self.assertEqual(self.flashmoe("inspect", name).returncode, 0, name)
+        self.assert_fails(self.flashmoe("inspect", "org/m:Q8_0"), "no model that was pulled")
+        self.assert_fails(self.flashmoe("rm", "org/m:Q8_0"), "org/m:Q8_0", status=2)
+        self.assertEqual(self.flashmoe("rm", "org/m:Q4_K_M").returncode, 0)
+        self.assertFalse((self.models / "org").exists())
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pathlib
+import pty
 import subprocess
 import threading
 
@@ -51,6 +52,30 @@ class Download(Case):
         self.pull("org/noise")
         self.assert_pulled(files)
         self.assertEqual(self.hub.sent_bytes - before, len(files["config.json"]))
+
+    def test_progress(self):
+        """Speed and time left fit on a terminal of 80 columns; long names are cut."""
+        self.add_noise(n_shards=2)
+        self.hub.bytes_per_second = 600_000
+        master, slave = pty.openpty()
+        process = subprocess.Popen([PROGRAM, "pull", "org/noise"], env=self.environment(),
+                                   stdin=subprocess.DEVNULL, stdout=slave, stderr=slave)
+        os.close(slave)
+        shown = b""
+        while process.poll() is None:
+            try:
+                shown += os.read(master, 65536)
+            except OSError:
+                break
+        os.close(master)
+        self.assertEqual(process.wait(), 0)
+        lines = [line.removeprefix("\x1b[K") for line in shown.decode().split("\r")]
+        bars = [line for line in lines if line.startswith("downloading ") and "[" in line]
+        self.assertTrue(bars, shown)
+        for line in bars:
+            self.assertLess(len(line), 80)
+            self.assertRegex(line, r"\[[#-]{4,24}\] +\d+%  .* of .*  [\d.]+ [kM]?B/s  "
+                                   r"ETA (\d+ min )?\d+ s$")
 
     def test_to_a_folder(self):
         files = self.add_noise()
@@ -169,6 +194,26 @@ class Gguf(Case):
         self.assertEqual(sorted(p.name for p in folder.glob("*.gguf")),
                          ["m-Q4_K_M.gguf", "m-Q8_0.gguf"])
         self.assertEqual(len(self.list()), 2)
+
+    def test_removing_the_only_one(self):
+        self.pull("org/m-GGUF:Q4_K_M")
+        self.assertEqual(self.flashmoe("rm", "org/m-GGUF:Q4_K_M").returncode, 0)
+        self.assertFalse((self.models / "org").exists())
+
+    def test_removing_one_that_was_begun(self):
+        self.pull("org/m-GGUF:Q8_0")
+        self.hub.cut_after = 300_000
+        self.pull("org/m-GGUF:Q4_K_M", "--retries", "0", status=1)
+        self.hub.cut_after = None
+        folder = self.models / "org/m-GGUF"
+        self.assertTrue(list(folder.glob(".pull/m-Q4_K_M.gguf.*")))
+        self.assert_fails(self.flashmoe("inspect", "org/m-GGUF:Q4_K_M"), "in part")
+        self.assertEqual(self.flashmoe("rm", "org/m-GGUF:Q4_K_M").returncode, 0)
+        self.assertEqual([p.name for p in (folder / ".pull").iterdir()], ["manifest.json"])
+        self.assertEqual([m["state"] for m in self.list()], ["complete"])
+        done = self.flashmoe("inspect", "org/m-GGUF:Q4_K_M")
+        self.assertNotIn("in part", self.assert_fails(done, "no model that was pulled").stderr)
+        self.assert_fails(self.flashmoe("rm", "org/m-GGUF:Q4_K_M"), "no pulled model", status=2)
 
 
 class Names(Case):
@@ -433,6 +478,20 @@ class Usage(Case):
                           status=2)
         self.assert_fails(self.pull("org/noise", HF_ENDPOINT="hub", status=2), "HF_ENDPOINT",
                           status=2)
+
+    def test_the_models_folder_is_an_absolute_path(self):
+        """Nothing goes to another folder, whose disk may be too small."""
+        self.add_noise()
+        for models in ("models", "~/models"):
+            for args in (["pull", "org/noise"], ["list"], ["du"], ["rm", "org/noise"],
+                         ["inspect", "org/noise"]):
+                done = self.flashmoe(*args, FLASHMOE_MODELS=models)
+                self.assertIn(done.returncode, (1, 2))
+                self.assertIn(f"FLASHMOE_MODELS is '{models}'", done.stderr)
+        self.assertEqual(self.hub.requests, [])
+        self.assertFalse((self.folder / "home").exists())
+        done = self.flashmoe("inspect", "org/noise", FLASHMOE_MODELS="", HOME="")
+        self.assert_fails(done, "cannot open 'org/noise'")
 
 
 if __name__ == "__main__":
