@@ -448,5 +448,5 @@ int conversation_encode(struct conversation *c, struct api_call *call, struct jo
         fm_free(ids);
         return -1;
     }
-    return api_add_prompt(call, spec, ids, n_ids);
+    return api_add_prompt(call, spec, ids, n_ids, "messages");
 }

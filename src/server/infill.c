@@ -204,5 +204,5 @@ int infill_add_prompt(struct api_call *call, struct job_spec *spec, const struct
     add_stops(&b, spec);
     if (call->echo != NULL)
         api_echo_tokens(call, b.ids, b.n);
-    return api_add_prompt(call, spec, b.ids, b.n);
+    return api_add_prompt(call, spec, b.ids, b.n, what->field);
 }

@@ -306,6 +306,9 @@ class Embeddings(OneServer):
         for path, body, field in (("/api/embed", {"input": 5}, "input"),
                                   ("/api/embed", {"input": {}}, "input"),
                                   ("/api/embed", {"input": ["x", 5]}, "input[1]"),
+                                  ("/api/embed", {"input": ["", "x"]}, "input[0]"),
+                                  ("/api/embed", {"input": [[1], []]}, "input[1]"),
+                                  ("/api/embed", {"input": ["x", [-1]]}, "input[1]"),
                                   ("/api/embed", {"input": "x", "keep_alive": "5"}, "keep_alive"),
                                   ("/api/embed", {"keep_alive": []}, "keep_alive"),
                                   ("/api/embeddings", {"keep_alive": "x"}, "keep_alive"),
@@ -343,8 +346,9 @@ class Embeddings(OneServer):
             self.assertIn("'keep_alive'", answer["error"])
 
     def test_refused(self):
-        for body, field in (({}, "input"), ({"input": []}, "input"), ({"input": ""}, "prompt"),
-                            ({"input": [1, "x"]}, "input"), ({"input": ["x"] * 257}, "prompt"),
+        for body, field in (({}, "input"), ({"input": []}, "input"), ({"input": ""}, "input"),
+                            ({"input": [1, "x"]}, "input"),
+                            ({"input": ["x"] * 257}, "input[256]"),
                             ({"input": "x", "dimensions": 7}, "dimensions"),
                             ({"input": "x", "encoding_format": "int8"}, "encoding_format"),
                             ({"input": "x", "stream": True}, "stream")):
