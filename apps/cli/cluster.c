@@ -162,6 +162,10 @@ bool cluster_was_told(int rc)
 
 void cluster_exit(void)
 {
+    if (cluster == NULL)
+        return;
+    /* Nobody looks for an alarm from now on, and closing waits for the other ranks. */
+    (void)signal(SIGTERM, SIG_DFL);
     fm_cluster_close(cluster);
     cluster = NULL;
 }

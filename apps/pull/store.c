@@ -247,25 +247,54 @@ static int make_folders(const char *path, struct fm_error *err)
     return rc;
 }
 
-int store_dir_open(struct store_dir *d, const char *path, struct fm_error *err)
+static int begin(struct store_dir *d, const char *path, struct fm_error *err)
 {
     d->dir.fd = d->work.fd = -1;
     (void)snprintf(d->path, sizeof d->path, "%s", path);
-    if (!join(path, STORE_WORK, d->work_path))
-        return err_set(err, FM_ERR_ARG, "the path '%.200s...' is too long", path);
-    int rc = make_folders(path, err);
-    if (rc == 0)
-        rc = plat_dir_open(d->path, PLAT_OWN_LINK, &d->dir, err);
+    return join(path, STORE_WORK, d->work_path)
+               ? 0
+               : err_set(err, FM_ERR_ARG, "the path '%.200s...' is too long", path);
+}
+
+static int open_locked(struct store_dir *d, struct fm_error *err)
+{
+    int rc = plat_dir_open(d->path, PLAT_OWN_LINK, &d->dir, err);
     if (rc == 0)
         rc = plat_dir_check_own(&d->dir, err);
     if (rc == 0)
         rc = plat_dir_lock(&d->dir, err);
+    return rc;
+}
+
+static int open_work(struct store_dir *d, struct fm_error *err)
+{
+    const int rc = plat_dir_open_in(&d->dir, STORE_WORK, d->work_path, &d->work, err);
+    return rc != 0 ? rc : plat_dir_check_own(&d->work, err);
+}
+
+int store_dir_open(struct store_dir *d, const char *path, struct fm_error *err)
+{
+    int rc = begin(d, path, err);
+    if (rc == 0)
+        rc = make_folders(path, err);
+    if (rc == 0)
+        rc = open_locked(d, err);
     if (rc == 0)
         rc = plat_dir_make(&d->dir, STORE_WORK, err);
     if (rc == 0)
-        rc = plat_dir_open_in(&d->dir, STORE_WORK, d->work_path, &d->work, err);
+        rc = open_work(d, err);
+    if (rc != 0)
+        store_dir_close(d);
+    return rc;
+}
+
+int store_dir_take(struct store_dir *d, const char *path, struct fm_error *err)
+{
+    int rc = begin(d, path, err);
     if (rc == 0)
-        rc = plat_dir_check_own(&d->work, err);
+        rc = open_locked(d, err);
+    if (rc == 0 && has_file(path, STORE_WORK))
+        rc = open_work(d, err);
     if (rc != 0)
         store_dir_close(d);
     return rc;

@@ -51,6 +51,9 @@ struct store_dir {
 
 /* Creates the folder and those above it, opens it and locks it. Fails if another process has it. */
 int store_dir_open(struct store_dir *d, const char *path, struct fm_error *err);
+/* Opens and locks a folder that exists, to remove files of it. `work` stays closed if there is no
+ * .pull in it. */
+int store_dir_take(struct store_dir *d, const char *path, struct fm_error *err);
 /* Opens a folder that exists, to look at its files. Changes and locks nothing; `work` stays
  * closed. */
 int store_dir_look(struct store_dir *d, const char *path, struct fm_error *err);

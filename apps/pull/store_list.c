@@ -122,16 +122,28 @@ static bool has_name(const struct names *names, const char *name)
     return false;
 }
 
+static bool ends_in(const char *text, const char *end)
+{
+    const size_t n = strlen(text), n_end = strlen(end);
+    return n > n_end && strcmp(text + n - n_end, end) == 0;
+}
+
 static bool has_weights(const struct names *names, bool *is_gguf)
 {
     *is_gguf = false;
     for (size_t i = 0; i < names->n; i++) {
-        const char *dot = strrchr(names->names[i], '.');
-        if (dot != NULL && strcmp(dot, ".safetensors") == 0)
+        if (ends_in(names->names[i], ".safetensors"))
             return true;
         *is_gguf = *is_gguf || gguf_is_model(names->names[i]);
     }
     return *is_gguf;
+}
+
+/* Returns whether it is a file of a packed model's weights. */
+static bool is_packed_weights(const char *name)
+{
+    return strcmp(name, "dense.bin") == 0 ||
+           (strncmp(name, "experts-", 8) == 0 && ends_in(name, ".bin"));
 }
 
 /* Returns whether the files are those of a model, complete or not. */
@@ -322,16 +334,28 @@ uint64_t store_disk_bytes(const char *path)
     return w.bytes;
 }
 
-/* Removes what is in the folder. The mark of pulled models goes last, so that removing can be
- * repeated after an interruption. */
+/* Returns the round in which a name is removed. What makes the folder a model goes after the rest,
+ * so that removing can be repeated after an interruption. Of these, the manifest goes last, because
+ * it tells which weights are missing. */
+static unsigned round_of(const char *name)
+{
+    if (strcmp(name, STORE_WORK) == 0)
+        return 2;
+    return ends_in(name, ".safetensors") || gguf_is_model(name) || is_packed_weights(name) ||
+                   strcmp(name, "plan.json") == 0
+               ? 1
+               : 0;
+}
+
+/* Removes what is in the folder. */
 static int empty_folder(const struct plat_dir *dir, struct fm_error *err)
 {
     struct walk w = {.removes = true};
     struct names names = {0};
     int rc = plat_dir_each_name(dir, add_name, &names, err);
-    for (unsigned last = 0; last < 2; last++)
+    for (unsigned round = 0; round < 3; round++)
         for (size_t i = 0; rc == 0 && i < names.n; i++) {
-            if ((strcmp(names.names[i], STORE_WORK) == 0) != last)
+            if (round_of(names.names[i]) != round)
                 continue;
             w.dir = dir;
             w.depth = 0;
@@ -367,17 +391,23 @@ int store_remove_folder(const char *path, struct fm_error *err)
     return rc;
 }
 
-/* Removes the entries of a GGUF model from the manifest. */
+/* Returns whether the file is one of the GGUF model with this stem. */
+static bool is_of_gguf(const char *name, const char *stem)
+{
+    char other[512];
+    gguf_stem(name, other, sizeof other);
+    return gguf_is_model(name) && strcmp(other, stem) == 0;
+}
+
+/* Removes the entries of a GGUF model from the manifest, if there is one. */
 static int forget_gguf(const struct store_dir *d, const char *stem, struct fm_error *err)
 {
     json_t *root = store_manifest(d->path), *files = json_object_get(root, "files");
-    char other[512];
     int rc = 0;
     for (size_t i = json_array_size(files); i > 0; i--) {
         const char *name =
             json_string_value(json_object_get(json_array_get(files, i - 1), "name"));
-        gguf_stem(name != NULL ? name : "", other, sizeof other);
-        if (strcmp(other, stem) == 0)
+        if (name != NULL && is_of_gguf(name, stem))
             (void)json_array_remove(files, i - 1);
     }
     if (root != NULL)
@@ -415,13 +445,11 @@ static int remove_files(const struct plat_dir *dir, const char *stem, const char
     int rc = names_of(dir->path, &files, err);
     *is_empty = rc == 0;
     for (size_t i = 0; rc == 0 && i < files.n; i++) {
-        char file[512], other[512];
+        char file[512];
         (void)snprintf(file, sizeof file, "%s", files.names[i]);
-        char *dot = strstr(file, ".gguf.");
-        if (dot != NULL)
-            dot[strlen(".gguf")] = '\0';
-        gguf_stem(file, other, sizeof other);
-        if (strcmp(stem, other) == 0)
+        if (ends_in(file, ".gguf.part") || ends_in(file, ".gguf.state"))
+            *strrchr(file, '.') = '\0';
+        if (is_of_gguf(file, stem))
             rc = plat_dir_remove(dir, files.names[i], NULL, err);
         else
             *is_empty = *is_empty && strcmp(files.names[i], kept) == 0;
@@ -436,15 +464,15 @@ static int remove_gguf(const char *path, const struct model_name *name, bool *is
 {
     struct store_dir d;
     char stem[512];
-    bool is_empty = false, is_done = false;
-    int rc = store_dir_open(&d, path, err);
+    bool is_empty = false, is_done = true;
+    int rc = store_dir_take(&d, path, err);
     if (rc != 0)
         return rc;
     find_stem(&d, path_base(name->file), stem, sizeof stem);
     *is_there = stem[0] != '\0';
     if (*is_there)
         rc = forget_gguf(&d, stem, err);
-    if (rc == 0 && *is_there)
+    if (rc == 0 && *is_there && d.work.fd >= 0)
         rc = remove_files(&d.work, stem, STORE_MANIFEST, &is_done, err);
     if (rc == 0 && *is_there)
         rc = remove_files(&d.dir, stem, STORE_WORK, &is_empty, err);
@@ -463,13 +491,17 @@ static int check_no_link(const char *path, struct fm_error *err)
     return 0;
 }
 
-static bool ends_in(const char *text, const char *end)
+/* Returns whether the files are what is left of a packed model whose removal was interrupted: its
+ * model.json goes first. */
+static bool is_removed_in_part(const char *path, const struct names *files)
 {
-    const size_t n = strlen(text), n_end = strlen(end);
-    return n > n_end && strcmp(text + n - n_end, end) == 0;
+    bool is_pack = false;
+    for (size_t i = 0; i < files->n; i++)
+        is_pack = is_pack || is_packed_weights(files->names[i]);
+    return is_pack && ends_in(path, STORE_PACKED);
 }
 
-/* Refuses a link, and a folder that is no model. */
+/* Refuses a link, and a folder that is no model. An empty one is no loss. */
 static int check_removable(const char *path, struct fm_error *err)
 {
     struct names files;
@@ -478,23 +510,23 @@ static int check_removable(const char *path, struct fm_error *err)
     if (rc != 0)
         return rc;
     rc = names_of(path, &files, err);
-    const bool is_pack = ends_in(path, STORE_PACKED);
-    if (rc == 0 && files.n > 0 && !is_pack && !holds_model(&files, &is_gguf))
+    if (rc == 0 && files.n > 0 && !holds_model(&files, &is_gguf) &&
+        !is_removed_in_part(path, &files))
         rc = err_set(err, FM_ERR_ARG, "'%s' is no model: it was not removed", path);
     names_clear(&files);
     return rc;
 }
 
 /* Returns whether the folder NAME.partial is what an interrupted pack has left. Other folders, and
- * even models, can have such a name. */
+ * even models, can have such a name. The plan is the first file of a pack, and the last one when it
+ * is removed. */
 static bool is_left(const char *path)
 {
     struct names files;
-    bool is_pack = ends_in(path, STORE_PACKED ".partial");
-    if (!is_pack && names_of(path, &files, NULL) == 0) {
-        is_pack = has_name(&files, "plan.json");
-        names_clear(&files);
-    }
+    bool is_pack = names_of(path, &files, NULL) == 0;
+    if (is_pack && (files.n > 0 || !ends_in(path, STORE_PACKED ".partial")))
+        is_pack = has_name(&files, "plan.json") || has_name(&files, "plan.json.tmp");
+    names_clear(&files);
     return is_pack;
 }
 

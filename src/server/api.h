@@ -160,13 +160,12 @@ void api_read_stops(struct api_call *call, const struct fields *f, const char *n
                     struct job_spec *spec);
 /* Returns a conversation key: a hash of the text. */
 uint64_t api_key_of(const char *text);
-/* Adds a prompt and takes over its ids. Fails if the context cannot hold it. `field` is its name in
- * the request. */
+/* Adds a prompt and takes over its ids. Fails if it is empty or the context cannot hold it. `field`
+ * is its name in errors, here and below. */
 int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, size_t n_ids,
                    const char *field);
 
-/* Refuses a text of so many bytes that certainly has too many tokens. `field` is its name in
- * errors, here and below. */
+/* Refuses a text of so many bytes that certainly has too many tokens. */
 int api_check_bytes(struct api_call *call, size_t bytes, const char *field);
 /* Reads a text, a list of texts, a list of tokens, or a list of token lists. Keeps the texts if
  * call->echo is an array. */

@@ -1,4 +1,5 @@
 /* The prompts of requests that have texts or tokens instead of messages. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -12,14 +13,14 @@ int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, s
     const unsigned max = call->context->n_context;
     int rc = 0;
     if (n_ids == 0)
-        rc = api_fail(&call->error, API_BAD, field, "'%s' has a text without tokens", field);
+        rc = api_fail(&call->error, API_BAD, field, "'%s' has no tokens", field);
     else if (n_ids >= max)
         rc = api_fail(&call->error, API_CONTEXT, "messages", "prompt is too long: %zu tokens > %u "
                       "maximum; the context holds %u, of which the answer needs one at least, and "
                       "the server's --context sets it", n_ids, max - 1, max);
     else if (spec->n_prompts == JOB_PROMPTS_MAX)
-        rc = api_fail(&call->error, API_BAD, field, "'%s' must have at most %d texts", field,
-                      JOB_PROMPTS_MAX);
+        rc = api_fail(&call->error, API_BAD, field, "'%s' is one too many: a request can have at "
+                      "most %d prompts", field, JOB_PROMPTS_MAX);
     if (rc != 0) {
         fm_free(ids);
         return rc;
@@ -147,13 +148,15 @@ int api_read_prompts(struct api_call *call, const json_t *prompt, const char *fi
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < json_array_size(prompt); i++) {
         const json_t *one = json_array_get(prompt, i);
+        char name[64];
+        (void)snprintf(name, sizeof name, "%s[%zu]", field, i);
         if (json_is_string(one))
-            rc = add_text_prompt(call, spec, one, field);
+            rc = add_text_prompt(call, spec, one, name);
         else if (json_is_array(one))
-            rc = add_token_prompt(call, spec, one, field);
+            rc = add_token_prompt(call, spec, one, name);
         else
-            rc = api_fail(&call->error, API_BAD, field, "'%s[%zu]' must be a string or an array of "
-                          "tokens", field, i);
+            rc = api_fail(&call->error, API_BAD, name, "'%s' must be a string or an array of "
+                          "tokens", name);
     }
     if (rc == 0 && first == NULL)
         rc = api_fail(&call->error, API_BAD, field, "'%s' must be a string, an array of strings, "

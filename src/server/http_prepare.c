@@ -98,14 +98,16 @@ static void read_body(struct request_task *t)
 /* Reports that the schemas of the tools took the memory, if they did. */
 static void refuse_memory(struct request_task *t)
 {
-    const bool is_of_tools = strcmp(t->error.param, "tools") == 0;
+    const char *field = strcmp(t->error.param, "tools") == 0       ? "tools"
+                        : strcmp(t->error.param, "functions") == 0 ? "functions"
+                                                                   : NULL;
     (void)http_refuse_memory(&t->base.lease, &t->error);
-    if (!is_of_tools)
+    if (field == NULL)
         return;
     const struct api_error whole = t->error;
     t->error = (struct api_error){0};
-    (void)api_fail(&t->error, whole.fault, "tools", "the schema of 'tools' cannot be compiled: %s",
-                   whole.text);
+    (void)api_fail(&t->error, whole.fault, field, "the schema of '%s' cannot be compiled: %s",
+                   field, whole.text);
 }
 
 static void run_task(struct prepare_task *base)

@@ -231,6 +231,7 @@ static void *run_thread(void *arg)
 {
     struct thread_rank *rank = arg;
     struct fm_cluster *first = rank->of;
+    const uint32_t number = rank->transport->rank;
     struct fm_cluster own = {.hub = first->hub, .options = first->options};
     struct fm_error err = {0};
     bool has_one = true;
@@ -243,7 +244,7 @@ static void *run_thread(void *arg)
         rc = work_once(&own, first->path, first->model_options, &shared, &err);
     }
     if (rc != 0)
-        log_warn("cluster", "rank %u ends: %s", rank->transport->rank, err.text);
+        log_warn("cluster", "rank %u ends: %s", number, err.text);
     cluster_leave(own.c);
     return NULL;
 }
@@ -273,8 +274,10 @@ static int start_threads(struct fm_cluster *cluster, unsigned n, struct transpor
             continue;
         const int why = plat_thread_start(&rank->thread, run_thread, rank);
         rank->is_started = why == 0;
-        if (why != 0)
-            rc = err_set(err, FM_ERR_NOMEM, "cannot start a thread: %s", strerror(why));
+        if (why == 0)
+            continue;
+        rank->transport->ops->close(rank->transport);
+        rc = err_set(err, FM_ERR_NOMEM, "cannot start a thread: %s", strerror(why));
     }
     *first = cluster->ranks[0].transport;
     return rc;

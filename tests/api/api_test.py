@@ -280,10 +280,12 @@ class Fields(Scripted):
         text = "".join(e["choices"][0]["text"] for n, e in events
                        if n != ":" and e != "[DONE]" and e["choices"])
         self.assertEqual(text, TEXTS["A"])
-        for field, value in (("suffix", "x"), ("prompt", 5), ("prompt", []), ("prompt", [5.5]),
-                             ("prompt", [10 ** 9]), ("best_of", 3)):
+        for field, value, param in (("suffix", "x", "suffix"), ("prompt", 5, "prompt"),
+                                    ("prompt", [], "prompt"), ("prompt", [5.5], "prompt[0]"),
+                                    ("prompt", ["A", ""], "prompt[1]"),
+                                    ("prompt", [10 ** 9], "prompt"), ("best_of", 3, "best_of")):
             error = self.error("/v1/completions", {"prompt": "A", field: value})
-            self.assertEqual(error["param"], field)
+            self.assertEqual(error["param"], param)
 
     def test_looking(self):
         text = "h\u00e9llo <|im_end|>"

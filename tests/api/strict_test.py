@@ -118,6 +118,10 @@ class Strict(Forms):
             self.assertEqual((status, answer["error"]["param"]), (413, "tools"), answer)
             self.assertIn("schema of 'tools'", answer["error"]["message"])
             self.assertEqual(self.chat(wide, server)[0], 200)
+            status, answer = self.chat(None, server, functions=[t["function"] for t in wide],
+                                       json_schema=SCHEMA)
+            self.assertEqual((status, answer["error"]["param"]), (413, "functions"), answer)
+            self.assertIn("schema of 'functions'", answer["error"]["message"])
 
     def test_same_name(self):
         """Only the strict tool is strict, not another one with its name."""

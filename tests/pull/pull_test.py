@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import pty
+import shutil
 import subprocess
 import threading
 
@@ -341,6 +342,68 @@ class Remove(Case):
         thesis.write_text("x")
         self.assert_fails(self.flashmoe("rm", "mine/thesis"), "is no model", status=2)
         self.assertEqual(thesis.read_text(), "x")
+
+    def test_nothing_with_the_name_of_a_pack(self):
+        """A folder is no model because of its name."""
+        for name, why in (("thesis.fmoe", "is no model"), ("book.fmoe.partial", "no pulled model")):
+            folder = self.models / "mine" / name
+            (folder / "sub").mkdir(parents=True)
+            for file in (folder / "text.odt", folder / "sub/dense.bin"):
+                file.write_text("x")
+            self.assertEqual(self.list(), [])
+            for wanted in (name.split(".")[0], name.removesuffix(".partial")):
+                self.assert_fails(self.flashmoe("rm", f"mine/{wanted}"), why, status=2)
+            self.assertEqual(len(list(folder.rglob("*"))), 3)
+
+    def test_one_gguf(self):
+        """Removing one model of a folder changes nothing else in it, and a failure nothing."""
+        folder = self.models / "org/n"
+        folder.mkdir(parents=True)
+        both = ["n-Q4_K_M.gguf", "n-Q8_0.gguf"]
+        names = [*both, "n-Q4_K_M", "mmproj-n-Q4_K_M.gguf"]
+        for name in names:
+            (folder / name).write_text("x")
+        self.assertEqual([m["state"] for m in self.list()], ["complete"] * 2)
+        self.assert_fails(self.flashmoe("rm", "org/n:Q5_K"), "no GGUF model", status=2)
+        self.assertEqual(sorted(p.name for p in folder.iterdir()), sorted(names))
+        self.assertEqual(self.flashmoe("rm", "org/n:Q4_K_M").returncode, 0)
+        names.remove(both[0])
+        self.assertEqual(sorted(p.name for p in folder.iterdir()), sorted(names))
+        self.assertEqual([(m["name"], m["state"]) for m in self.list()], [("org/n", "complete")])
+
+    def test_again(self):
+        """What an interruption leaves can be removed: weights, plans and manifests go last."""
+        weights = [f"model-{i}.safetensors" for i in range(9)]
+        packed = ["dense.bin", *(f"experts-{i:03}.bin" for i in range(9))]
+        for folder, others, last in (
+                ("n", ["config.json", "tokenizer.json"], weights),
+                ("n", [], ["a-Q4.gguf", "b-Q8.gguf"]),
+                ("n", weights, [".pull/manifest.json"]),
+                ("n.fmoe", ["model.json", "tokenizer.json"], packed),
+                ("n.fmoe.partial", ["dense.bin.sums"], ["plan.json"]),
+                ("n.fmoe.partial", [], ["plan.json.tmp"]),
+                ("n.fmoe.partial", [], [])):
+            with self.subTest(folder=folder, last=last):
+                path = self.models / "org" / folder
+                # The program does not remove this one: so it stops there.
+                deep = path / "deep" / "/".join("abcdefghij")
+                half = len(last) // 2
+                for names in (last[:half], None, others, last[half:]):
+                    if names is None and others:
+                        deep.mkdir(parents=True)
+                    for name in names or []:
+                        (path / name).parent.mkdir(parents=True, exist_ok=True)
+                        (path / name).write_text("{}")
+                path.mkdir(parents=True, exist_ok=True)
+                if others:
+                    self.assertNotEqual(self.flashmoe("rm", "org/n").returncode, 0)
+                    self.assertEqual([n for n in last if not (path / n).exists()], [])
+                    for name in ("deep", *others):
+                        shutil.rmtree(path / name, ignore_errors=True)
+                        (path / name).unlink(missing_ok=True)
+                done = self.flashmoe("rm", "org/n")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertFalse(path.exists())
 
     def test_links_at_models(self):
         """Nor what a link in the place of a model leads to, nor what stands beside it."""
