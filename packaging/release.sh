@@ -187,4 +187,8 @@ fi
 while read -r sum file; do mv -fT "$made/$file" "$out/$file"; done <"$work/new"
 sort -k 2 "$work/sums" >"$out/SHA256SUMS"
 echo "$commit" >"$out/$marker"
+if grep -q '^## Next$' CHANGELOG.md; then
+    echo "release.sh: CHANGELOG.md has changes under '## Next': they are in these files, but not" \
+        "in the notes of $version; before publishing, move them to the section of a new version" >&2
+fi
 cat "$out/SHA256SUMS"

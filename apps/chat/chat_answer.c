@@ -310,17 +310,23 @@ void chat_show_status(const struct chat *chat)
 {
     const struct chat_turn *turn = &chat->last;
     struct fm_stats stats = {.size = sizeof stats};
-    char resident[UNIT_BYTES], budget[UNIT_BYTES];
+    char resident[UNIT_BYTES], budget[UNIT_BYTES], text[256];
     const uint64_t n_used = turn->n_hits + turn->n_misses;
     fm_model_stats(chat->model, &stats);
-    (void)fprintf(stderr, SCREEN_DIM "%.1f tok/s | hits %.0f%% | disk %.2f GB/s | memory %s of %s "
-                  "| %u/%u%s" SCREEN_NORMAL "\n", per_second(turn->n_decoded, turn->decode_ns),
-                  n_used > 0 ? 100 * (double)turn->n_hits / (double)n_used : 100.0,
-                  per_second(turn->bytes_read, turn->wall_ns) * 1e-9,
-                  human_bytes(plat_resident_bytes(), resident),
-                  human_bytes(stats.memory_budget_bytes, budget),
-                  fm_session_position(chat->session), chat->n_context,
-                  strcmp(turn->end, "stop") == 0 ? "" : strcmp(turn->end, "length") == 0
-                  ? " | max_tokens reached" : strcmp(turn->end, "context") == 0
-                  ? " | context full" : " | interrupted");
+    (void)snprintf(text, sizeof text, "%.1f tok/s | hits %.0f%% | disk %.2f GB/s | memory %s of %s "
+                   "| %u/%u%s", per_second(turn->n_decoded, turn->decode_ns),
+                   n_used > 0 ? 100 * (double)turn->n_hits / (double)n_used : 100.0,
+                   per_second(turn->bytes_read, turn->wall_ns) * 1e-9,
+                   human_bytes(plat_resident_bytes(), resident),
+                   human_bytes(stats.memory_budget_bytes, budget),
+                   fm_session_position(chat->session), chat->n_context,
+                   strcmp(turn->end, "stop") == 0 ? "" : strcmp(turn->end, "length") == 0
+                   ? " | max_tokens reached" : strcmp(turn->end, "context") == 0
+                   ? " | context full" : " | interrupted");
+    (void)fputs(SCREEN_DIM, stderr);
+    if (args_flag(chat->args, "no-wrap"))
+        (void)fputs(text, stderr);
+    else
+        err_wrapped(text);
+    (void)fputs(SCREEN_NORMAL "\n", stderr);
 }

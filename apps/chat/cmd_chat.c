@@ -99,7 +99,7 @@ static int talk(struct chat *chat)
 {
     const bool is_shown = chat->is_terminal && !chat->is_quiet;
     if (is_shown)
-        (void)printf("%s, %u tokens of context. /help lists the commands, /bye or Ctrl-D quits.\n",
+        (void)printf("%s, %u tokens of context. /help lists the commands, /bye quits.\n",
                      chat->info.architecture, chat->n_context);
     while (!chat->is_over && !chat->is_out_gone) {
         struct fm_error err = {0};

@@ -472,7 +472,7 @@ static void write_shares(const uint64_t *drafted, const uint64_t *accepted, char
                                100.0 * (double)accepted[i] / (double)drafted[i]);
 }
 
-static void print_drafts(const struct fm_stats *stats)
+static void print_drafts(const struct fm_stats *stats, bool wraps)
 {
     char text[256] = "", shares[80];
     size_t at = 0;
@@ -485,9 +485,9 @@ static void print_drafts(const struct fm_stats *stats)
             at += (size_t)snprintf(text + at, sizeof text - at, " | %s %s",
                                    fm_draft_source_name(s), shares);
     }
-    say("drafts: %llu of %llu tokens, in %llu passes; accepted by distance%s",
-        (unsigned long long)n, (unsigned long long)stats->n_decode_tokens,
-        (unsigned long long)stats->n_decode_passes, text);
+    say_figures(wraps, "drafts: %llu of %llu tokens, in %llu passes; accepted by distance%s",
+                (unsigned long long)n, (unsigned long long)stats->n_decode_tokens,
+                (unsigned long long)stats->n_decode_passes, text);
     for (unsigned i = 0; i <= FM_DRAFTS_MAX; i++)
         n_passes += stats->n_draft_passes[i];
     at = 0;
@@ -496,13 +496,14 @@ static void print_drafts(const struct fm_stats *stats)
             at += (size_t)snprintf(text + at, sizeof text - at, "%s%u in %.0f%%",
                                    at > 0 ? ", " : "", i,
                                    100.0 * (double)stats->n_draft_passes[i] / (double)n_passes);
-    say("drafts in a pass: %s", text);
+    say_figures(wraps, "drafts in a pass: %s", text);
 }
 
 static void print_closing_line(const struct run *run, const struct fm_stats *stats)
 {
     char read[UNIT_BYTES], peak[UNIT_BYTES], budget[UNIT_BYTES], seed[UNIT_BYTES + 8] = "greedy";
     char kept[48] = "", gpu[GPU_REPORT_BYTES];
+    const bool wraps = !args_flag(run->args, "no-wrap");
     if (run->sampling.temperature > 0)
         (void)snprintf(seed, sizeof seed, "seed %llu", (unsigned long long)run->sampling.seed);
     const char *why = strcmp(run->stop_reason, "length") == 0    ? "-n reached"
@@ -514,20 +515,21 @@ static void print_closing_line(const struct run *run, const struct fm_stats *sta
         (void)fputc('\n', stderr);
     if (run->n_reused > 0)
         (void)snprintf(kept, sizeof kept, ", %zu from a snapshot", run->n_reused);
-    say("%zu token%s (%s), %.2f tok/s | prompt %zu token%s%s, %.2f tok/s | expert hits %.1f%%, %s "
-        "read | memory %s of %s | %s", run->n_tokens, run->n_tokens == 1 ? "" : "s", why,
-        per_second(stats->n_decode_tokens, stats->decode_ns), run->n_prompt,
-        run->n_prompt == 1 ? "" : "s", kept,
-        per_second(stats->n_prefill_tokens, stats->prefill_ns), 100 * hit_rate(stats),
-        human_bytes(stats->bytes_read, read),
-        human_bytes(stats->memory_resident_peak_bytes, peak),
-        human_bytes(stats->memory_budget_bytes, budget), seed);
+    say_figures(wraps, "%zu token%s (%s), %.2f tok/s | prompt %zu token%s%s, %.2f tok/s | expert "
+                "hits %.1f%%, %s read | memory %s of %s | %s", run->n_tokens,
+                run->n_tokens == 1 ? "" : "s", why,
+                per_second(stats->n_decode_tokens, stats->decode_ns), run->n_prompt,
+                run->n_prompt == 1 ? "" : "s", kept,
+                per_second(stats->n_prefill_tokens, stats->prefill_ns), 100 * hit_rate(stats),
+                human_bytes(stats->bytes_read, read),
+                human_bytes(stats->memory_resident_peak_bytes, peak),
+                human_bytes(stats->memory_budget_bytes, budget), seed);
     if (stats->gpu != NULL)
         say("GPU %s: %s", stats->gpu, gpu_report_work(NULL, stats, gpu));
     if (args_flag(run->args, "stats"))
         disk_report_say(stats);
     if (stats->n_drafted[0] > 0)
-        print_drafts(stats);
+        print_drafts(stats, wraps);
     if (stats->n_shrinks > 0)
         say("memory was scarce: the expert cache shrank to %llu experts (--elastic off prevents "
             "this)", (unsigned long long)stats->n_cache_slots);
@@ -594,13 +596,14 @@ static void measure_stats(struct run *run)
 static void print_stats(const struct run *run)
 {
     char limit[LIMIT_TEXT_BYTES], text[SPEED_REPORT_BYTES];
+    const bool wraps = !args_flag(run->args, "no-wrap");
     if (run->report.limit.tok_per_s == 0) {
         say("limit: unknown: no token was decoded after the first");
         return;
     }
-    say("limit: %s", limit_text(&run->report.limit, limit));
-    say("miss curve: %s", speed_report_curve_text(&run->report, text));
-    say("+1 GiB: %s", speed_report_more_text(&run->report, text));
+    say_figures(wraps, "limit: %s", limit_text(&run->report.limit, limit));
+    say_figures(wraps, "miss curve: %s", speed_report_curve_text(&run->report, text));
+    say_figures(wraps, "+1 GiB: %s", speed_report_more_text(&run->report, text));
 }
 
 static int finish(struct run *run)

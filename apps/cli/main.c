@@ -76,7 +76,7 @@ static int run_command(int argc, char **argv)
     if (command_find(command_list, argc, argv, &command, &n_words, &err) != 0)
         return refuse(&err, STATUS_USAGE);
     struct args args;
-    if (args_parse(command, argc - n_words, argv + n_words, &args, &err) != 0)
+    if (args_parse(command_list, command, argc - n_words, argv + n_words, &args, &err) != 0)
         return refuse(&err, STATUS_USAGE);
     if (args.wants_help) {
         docs_help(stdout, command);

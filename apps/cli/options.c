@@ -217,10 +217,9 @@ static int value_set(struct arg_value *value, const char *text, struct fm_error 
 
 /* ---- the command line ------------------------------------------------------------------ */
 
-static int values_init(const struct command *command, struct args *args, struct fm_error *err)
+static int values_init(struct args *args, struct fm_error *err)
 {
-    *args = (struct args){.command = command};
-    for (const struct option_group *const *group = command->groups; *group != NULL; group++)
+    for (const struct option_group *const *group = args->command->groups; *group != NULL; group++)
         for (const struct option *option = (*group)->options; option->name != NULL; option++) {
             assert(args->n_values < OPTIONS_MAX);
             struct arg_value *value = &args->values[args->n_values++];
@@ -274,10 +273,25 @@ static const char *nearest_option(const struct args *args, const char *name,
     return nearest;
 }
 
+/* Returns the first command that has --NAME, or NULL. */
+static const struct command *command_with(const struct command *const *commands, const char *name)
+{
+    for (; *commands != NULL; commands++)
+        for (const struct option_group *const *group = (*commands)->groups; *group != NULL; group++)
+            for (const struct option *option = (*group)->options; option->name != NULL; option++)
+                if (strcmp(option->name, name) == 0)
+                    return *commands;
+    return NULL;
+}
+
 static int unknown_option(const struct args *args, const char *shown, const char *name,
                           struct fm_error *err)
 {
     char found[OTHER_BYTES];
+    const struct command *owner = command_with(args->commands, name);
+    if (owner != NULL && strncmp(shown, "--", 2) == 0)
+        return err_set(err, FM_ERR_ARG, "'%s' is an option of 'flashmoe %s', not of 'flashmoe %s'",
+                       shown, owner->name, args->command->name);
     const char *nearest = name[0] != '\0' ? nearest_option(args, name, found) : NULL;
     if (nearest != NULL)
         return err_set(err, FM_ERR_ARG, "unknown option '%s'; did you mean '--%s'?", shown,
@@ -392,12 +406,14 @@ static int parse_letters(struct args *args, int argc, char *const *argv, int *i,
                          struct fm_error *err)
 {
     const char *word = argv[*i];
+    const bool is_long = strlen(word) > 2;
     bool is_known = false;
-    int rc = strlen(word) > 2
-                 ? parse_other(args, strlen(word), NULL, argc, argv, i, &is_known, err)
-                 : 0;
+    int rc = is_long ? parse_other(args, strlen(word), NULL, argc, argv, i, &is_known, err) : 0;
     if (is_known)
         return rc;
+    const struct other_option *other = is_long ? other_option_find(word, strlen(word)) : NULL;
+    if (other != NULL && other->answer == NULL) /* not "-n" with the value "p" */
+        return unknown_option(args, word, "", err);
     for (const char *letter = word + 1; *letter != '\0'; letter++) {
         struct arg_value *value = find_letter(args, *letter);
         if (value == NULL && letter == word + 1) {
@@ -510,10 +526,11 @@ bool operand_is_model(const struct operand *operand)
     return strcmp(operand->name, "MODEL") == 0 || strcmp(operand->name, "SRC") == 0;
 }
 
-int args_parse(const struct command *command, int argc, char *const *argv, struct args *args,
-               struct fm_error *err)
+int args_parse(const struct command *const *commands, const struct command *command, int argc,
+               char *const *argv, struct args *args, struct fm_error *err)
 {
-    int rc = values_init(command, args, err);
+    *args = (struct args){.command = command, .commands = commands};
+    int rc = values_init(args, err);
     bool is_options = true;
     for (int i = 0; i < argc && rc == 0; i++) {
         const char *word = argv[i];

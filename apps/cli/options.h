@@ -90,6 +90,7 @@ struct arg_value {
 
 struct args {
     const struct command *command;
+    const struct command *const *commands; /* all of them, ends with NULL: for suggestions */
     struct arg_value values[OPTIONS_MAX];
     size_t n_values;
     const char *operands[OPERANDS_MAX];
@@ -99,11 +100,11 @@ struct args {
     bool wants_help; /* --help was given; nothing after it was checked */
 };
 
-/* Parses everything after the command's name. Options and operands may come in any order; "--"
- * ends the options. Options of other tools count where one of ours means the same
+/* Parses everything after the command's name, one of `commands`. Options and operands may come in
+ * any order; "--" ends the options. Options of other tools count where one of ours means the same
  * (apps/cli/other_tools.h). */
-int args_parse(const struct command *command, int argc, char *const *argv, struct args *args,
-               struct fm_error *err);
+int args_parse(const struct command *const *commands, const struct command *command, int argc,
+               char *const *argv, struct args *args, struct fm_error *err);
 
 /* Return the value of an option. The command must have an option of this name and kind. */
 bool args_given(const struct args *args, const char *name);

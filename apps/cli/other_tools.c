@@ -17,7 +17,7 @@ const struct other_option other_options[] = {
     {"--ignore-chat-template", "raw", NULL},
     {"--nowordwrap", "no-wrap", NULL},
     {"-t --n-threads", "threads", NULL},
-    {"-np", "parallel", NULL},
+    {"-np --max-num-seqs", "parallel", NULL},
     {"-a --alias --served-model-name", "name", NULL},
     {"--log-disable", "quiet", NULL},
     {"-ngl --n-gpu-layers --gpu-layers", "gpu-memory",
@@ -39,6 +39,11 @@ const struct other_option other_options[] = {
     {"--numa -C --cpu-mask", "threads", "use --threads N and --pin"},
     {"--rope-scaling --rope-freq-base --rope-freq-scale --yarn-orig-ctx", "context",
      "leave it out: the model's files say it; --context N is the length"},
+    {"--dtype --quantization --load-format --trust-remote-code --enforce-eager", "memory",
+     "leave it out: the model's files say their formats, and no code in them is run"},
+    {"--max-kv-size", "context", "use --context N: every position of it is kept"},
+    {"--keepalive", "n-tokens",
+     "use 'flashmoe serve', which keeps the model open; 'flashmoe run' ends after the answer"},
     {"-cnv --conversation -i --interactive -if --interactive-first", "n-tokens",
      "use 'flashmoe chat', which is a conversation"},
     {"-no-cnv --no-conversation -st --single-turn", "n-tokens",
@@ -94,6 +99,7 @@ const char *other_command_find(const char *word)
         {"generate", "run"},    {"ask", "run"},            {"cli", "run"},
         {"completion", "run"},  {"convert", "pack"},       {"quantize", "pack"},
         {"create", "pack"},     {"perplexity", "eval nll"}, {"benchmark", "bench decode"},
+        {"version", "--version"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
         if (strcmp(word, pairs[i][0]) == 0)

@@ -160,6 +160,8 @@ int question_split(struct args *args, struct fm_error *err)
         return 0;
     const char *given = args_given(args, "prompt") ? "-p" : args_given(args, "file") ? "-f" : NULL;
     const bool has_model = args->model != NULL;
+    if (args->n_operands > 0 && strcmp(args->operands[args->n_operands - 1], "-") == 0)
+        args->n_operands--; /* standard input, which is read anyway */
     if (args->n_operands > 2)
         return too_many(args, err);
     if (given == NULL && args->n_operands == 1 && !has_model)

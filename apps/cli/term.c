@@ -33,7 +33,7 @@ static void clean_all(const char *text, size_t bytes, char *out)
 
 /* ---- messages -------------------------------------------------------------------------- */
 
-static void say_line(const char *prefix, const char *fmt, va_list args)
+static void say_line(const char *prefix, bool is_wrapped, const char *fmt, va_list args)
 {
     char text[2 * FM_ERROR_BYTES];
     (void)vsnprintf(text, sizeof text, fmt, args); /* truncation is acceptable */
@@ -42,16 +42,30 @@ static void say_line(const char *prefix, const char *fmt, va_list args)
     const bool is_terminal = isatty(STDERR_FILENO);
     if (is_terminal)
         clean_all(text, strlen(text), clean);
-    (void)fprintf(stderr, "%sflashmoe: %s%s\n", is_line_drawn ? ERASE_LINE : "", prefix,
-                  is_terminal ? clean : text);
+    char line[sizeof clean + 32];
+    (void)snprintf(line, sizeof line, "flashmoe: %s%s\n", prefix, is_terminal ? clean : text);
+    if (is_line_drawn)
+        (void)fputs(ERASE_LINE, stderr);
     is_line_drawn = 0;
+    if (is_terminal && is_wrapped)
+        err_wrapped(line);
+    else
+        (void)fputs(line, stderr);
 }
 
 void say(const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    say_line("", fmt, args);
+    say_line("", false, fmt, args);
+    va_end(args);
+}
+
+void say_figures(bool wraps, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    say_line("", wraps, fmt, args);
     va_end(args);
 }
 
@@ -59,7 +73,7 @@ void say_warning(const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    say_line("warning: ", fmt, args);
+    say_line("warning: ", false, fmt, args);
     va_end(args);
 }
 
@@ -283,18 +297,18 @@ bool out_foreign(struct foreign_text *f, const char *text, size_t text_bytes)
     return is_written;
 }
 
-/* Returns the columns of standard output; 0: unknown. */
-static unsigned out_columns(void)
+/* Returns the columns of a terminal; 0: unknown. */
+static unsigned columns_of(int fd)
 {
     struct winsize size;
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+    return ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 bool out_wrapped(struct foreign_text *f, struct wrap *wrap, const char *text, size_t text_bytes)
 {
     char clean[FOREIGN_BYTES(PIECE_BYTES)], broken[WRAP_BYTES(sizeof clean)];
     bool is_written = true;
-    wrap_set_columns(wrap, out_columns());
+    wrap_set_columns(wrap, columns_of(STDOUT_FILENO));
     for (size_t i = 0; is_written && i < text_bytes; i += PIECE_BYTES) {
         const size_t n = text_bytes - i < PIECE_BYTES ? text_bytes - i : PIECE_BYTES;
         const size_t n_clean = foreign_clean(f, text + i, n, clean);
@@ -307,6 +321,19 @@ bool out_wrapped_end(struct wrap *wrap)
 {
     char held[WRAP_BYTES(0)];
     return out_text(held, wrap_flush(wrap, held));
+}
+
+void err_wrapped(const char *text)
+{
+    struct wrap wrap = {0};
+    char broken[WRAP_BYTES(PIECE_BYTES)];
+    const size_t bytes = strlen(text);
+    wrap_set_columns(&wrap, columns_of(STDERR_FILENO));
+    for (size_t i = 0; i < bytes; i += PIECE_BYTES) {
+        const size_t n = bytes - i < PIECE_BYTES ? bytes - i : PIECE_BYTES;
+        (void)fwrite(broken, 1, wrap_text(&wrap, text + i, n, broken), stderr);
+    }
+    (void)fwrite(broken, 1, wrap_flush(&wrap, broken), stderr);
 }
 
 void err_foreign(struct foreign_text *f, const char *text, size_t text_bytes)

@@ -21,6 +21,9 @@ enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2, STATUS_INTERRUPTED = 
 
 void say(const char *fmt, ...) ERR_PRINTF(1, 2);
 void say_warning(const char *fmt, ...) ERR_PRINTF(1, 2);
+/* Like say, for lines of figures: with `wraps` they break between words at a terminal's edge.
+ * Messages do not, so that commands in them can be copied whole. */
+void say_figures(bool wraps, const char *fmt, ...) ERR_PRINTF(2, 3);
 /* Prints the error's sentence and returns `status`. */
 int say_failed(const struct fm_error *err, int status);
 /* Sends the library's warnings to say_warning and, with is_verbose, its other lines to say. */
@@ -72,6 +75,8 @@ bool out_foreign(struct foreign_text *f, const char *text, size_t text_bytes);
 bool out_wrapped(struct foreign_text *f, struct wrap *wrap, const char *text, size_t text_bytes);
 bool out_wrapped_end(struct wrap *wrap);
 void err_foreign(struct foreign_text *f, const char *text, size_t text_bytes);
+/* Writes the program's own text to standard error; on a terminal it breaks between words. */
+void err_wrapped(const char *text);
 /* Returns a file name that is safe to print to standard output; uses `buffer` to clean it. */
 #define NAME_BYTES 1024
 const char *out_name(const char *name, char buffer[NAME_BYTES]);

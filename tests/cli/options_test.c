@@ -110,6 +110,15 @@ static const struct command test_command = {
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&test_group, NULL},
 };
+static const struct option other_list[] = {
+    {.name = "porch", .letter = 'p', .kind = OPTION_UINT, .metavar = "N", .help = "A porch"},
+    {.name = "parallel", .kind = OPTION_UINT, .metavar = "N", .help = "At a time"},
+    {.name = NULL},
+};
+static const struct option_group other_group = {"Others", other_list};
+static const struct command other_command = {
+    .name = "other", .groups = (const struct option_group *const[]){&other_group, NULL}};
+static const struct command *const test_commands_list[] = {&test_command, &other_command, NULL};
 
 /* `line` is split at single blanks. */
 static int parse(const char *line, struct args *args, struct fm_error *err)
@@ -121,7 +130,7 @@ static int parse(const char *line, struct args *args, struct fm_error *err)
     strcpy(copy, line);
     for (char *word = strtok(copy, " "); word != NULL; word = strtok(NULL, " "))
         argv[argc++] = word;
-    return args_parse(&test_command, argc, argv, args, err);
+    return args_parse(test_commands_list, &test_command, argc, argv, args, err);
 }
 
 static void test_forms(void **state)
@@ -205,6 +214,9 @@ static void test_mistakes(void **state)
         {"one --cuont=3", "unknown option '--cuont'; did you mean '--count'?"},
         {"one -count 3", "unknown option '-count'; did you mean '--count'?"},
         {"one --zzz", "'flashmoe help test' lists the options"},
+        {"one --porch 3", "'--porch' is an option of 'flashmoe other', not of 'flashmoe test'"},
+        {"one --porch=3", "'--porch' is an option of 'flashmoe other'"},
+        {"one -np 3", "unknown option '-np'"},
         {"one -x", "unknown option '-x'"},
         {"one -qx", "unknown option '-x'"},
         {"one --count", "--count needs a value: --count N"},

@@ -294,6 +294,33 @@ class Answers(Case):
         self.assertEqual(terminal.rows()[:2], ["The quick brown fox", "jumps over the lazy"])
         self.assertIn("om the unbelievably", terminal.rows())
 
+    def test_figures(self):
+        """The figures below an answer break between words too, in `run` and in `chat`."""
+        for columns in (24, 40, 80):
+            with self.subTest(columns=columns):
+                terminal = self.start("run", MODEL, "--greedy", "--no-heat", "-n", "4", "-p", "Hi",
+                                      "--stats", columns=columns)
+                self.assertEqual(terminal.end(), 0)
+                self.check_figures(terminal.rows(), r"flashmoe: 4 tokens.* \| greedy .*miss curve:")
+                terminal = self.start("chat", MODEL, "--greedy", "--no-heat", "-n", "4",
+                                      "--no-history", columns=columns)
+                terminal.wait_for(r"\nnano>")
+                terminal.type("Hi\r")
+                terminal.wait_for(r"max_tokens\s+reached\s+nano>")
+                self.check_figures(terminal.rows(), r" tok/s \| hits .*max_tokens reached nano>")
+                self.assertTrue(columns < 80 or terminal.rows()[0].endswith("/bye quits."))
+        terminal = self.start("run", MODEL, "--greedy", "--no-heat", "-n", "4", "-p", "Hi",
+                              "--no-wrap", columns=40)
+        self.assertEqual(terminal.end(), 0)
+        self.assertTrue(any(len(row) == 40 for row in terminal.rows()), terminal.rows())
+
+    def check_figures(self, rows, pattern):
+        """A word that is broken at the edge does not match when the rows are joined."""
+        text = re.sub(" +", " ", " ".join(rows))
+        self.assertRegex(text, pattern)
+        for words in (r"tok/s \|", r"\| memory [\d.]+ [KMG]iB of [\d.]+ [KMG]iB \|"):
+            self.assertRegex(text, words)
+
     def test_a_pipe_is_not_wrapped(self):
         done = subprocess.run([PROGRAM, "run", self.model, *self.QUIET, "-p", "A"],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)

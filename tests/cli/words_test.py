@@ -151,6 +151,13 @@ class Context(Case):
         expected = self.answer("--raw", "-p", "One\nTwo\nThree")
         self.assert_same_prompt(self.answer("--raw", "-p", "Three", text="One\nTwo\n"), expected)
 
+    def test_dash(self):
+        """`-` in the place of the question is standard input, as with -f."""
+        expected = self.answer("-p", "Apples.")
+        for words in ((MODEL, "-"), ("-",), ("-m", MODEL, "-"), ("-f", "-"), (MODEL, "-f", "-")):
+            self.assert_same_prompt(self.answer(*words, text="Apples."), expected)
+        self.refused("run", "-", words=("the prompt is empty",))
+
     def test_too_much(self):
         """The size is named, not the template, and the program does not work long on it."""
         text = "word " * 2_000_000
@@ -286,6 +293,8 @@ class Flags(Case):
         """Where the command has no such option, the answer would mislead."""
         self.refused("inspect", "-ngl", "3", words=("unknown option '-ngl'", "help inspect"))
         self.refused("completions", "-m", "x", words=("unknown option '-m'",))
+        self.refused("run", "-np", "2", words=("unknown option '-np'",))
+        self.refused("run", "--port", "80", words=("'--port' is an option of 'flashmoe serve'",))
 
     def test_ours_come_first(self):
         """-n and -p keep their meaning, also with attached values."""
@@ -302,7 +311,8 @@ class Suggestions(Case):
     def test_commands(self):
         for typed, meant in (("rnu", "run"), ("srve", "serve"), ("ls", "list"), ("delete", "rm"),
                              ("download", "pull"), ("show", "inspect"), ("chta", "chat"),
-                             ("server", "serve"), ("generate", "run"), ("quantize", "pack")):
+                             ("server", "serve"), ("generate", "run"), ("quantize", "pack"),
+                             ("version", "--version")):
             self.refused(typed, words=(f"did you mean '{meant}'",))
         self.refused("Why is the sky blue?", words=('flashmoe run "Why is the sky blue?"',))
         self.refused(MODEL, words=(f"flashmoe run {MODEL}",))

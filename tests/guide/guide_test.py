@@ -8,8 +8,10 @@ Blocks that need a client from a package registry are run by settings_test.py, t
 import json
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
@@ -89,6 +91,16 @@ class Static(unittest.TestCase):
         for wrong in ("flashmoe: the moon is made of cheese and needs at least 4 GiB of memory",
                       "rank 1 (b): it has not replied for 8.0 s: the process hangs"):
             self.assertFalse(messages.can_be_printed(wrong))
+
+    def test_a_shape_without_weights_has_the_floor_of_the_table(self):
+        text = (pages.ROOT / "docs/CHOOSE.md").read_text(encoding="utf-8")
+        floor = re.search(r"(?m)^\| Qwen3-Coder-Next \| [\d.]+ \| ([\d.]+) \|", text).group(1)
+        with tempfile.TemporaryDirectory() as folder:
+            said = [subprocess.run([PROGRAM, *shlex.split(words)], cwd=folder, capture_output=True,
+                                   text=True, check=True).stdout
+                    for words in re.findall(r"(?m)^flashmoe (.* shape\.fmoe .*)$", text)]
+        found = re.search(r"(?m)^minimum +([\d.]+) GiB", said[1]).group(1)
+        self.assertAlmostEqual(float(found), float(floor), delta=0.051)
 
     def test_shown_json(self):
         for block in blocks(*pages.PAGES):

@@ -103,5 +103,20 @@ class Libraries(unittest.TestCase):
         self.assertNotIn("cmake --build", done.stderr)
 
 
+class Toolchain(unittest.TestCase):
+    @unittest.skipUnless(shutil.which("cmake"), "no cmake")
+    def test_libraries_are_found_after_the_compiler_was_tried(self):
+        """CMake reads the toolchain for macOS again for that, without the path of the libraries."""
+        with tempfile.TemporaryDirectory() as folder:
+            script = pathlib.Path(folder, "twice.cmake")
+            toolchain = ROOT / "packaging/macos-arm64.cmake"
+            script.write_text(f'set(CMAKE_FIND_ROOT_PATH /libraries)\ninclude("{toolchain}")\n'
+                              f'unset(CMAKE_FIND_ROOT_PATH)\ninclude("{toolchain}")\n'
+                              'message("$ENV{PKG_CONFIG_LIBDIR}")\n', encoding="utf-8")
+            done = subprocess.run(["cmake", "-P", script], capture_output=True, text=True,
+                                  check=True)
+            self.assertEqual(done.stderr, "/libraries/lib/pkgconfig\n")
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

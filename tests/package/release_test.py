@@ -105,6 +105,18 @@ class Release(unittest.TestCase):
         self.commit("version")
         self.refused("CHANGELOG.md has no section '## 9.9.9 (YYYY-MM-DD)'", *LIGHT)
 
+    def test_changes_that_no_version_has_are_named(self):
+        text = (self.tree / "CHANGELOG.md").read_text(encoding="utf-8")
+        text = re.sub(r"(?ms)^## Next\n.*?(?=^## )", "", text)
+        for more, is_named in (("", False), ("## Next\n\n- New.\n\n", True)):
+            (self.tree / "CHANGELOG.md").write_text(
+                text.replace(f"## {self.version} ", f"{more}## {self.version} "), encoding="utf-8")
+            self.git("add", "-A")
+            self.git("commit", "-q", "--allow-empty", "-m", "changes")
+            done = self.release(*LIGHT)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual("under '## Next'" in done.stderr, is_named)
+
     def test_a_released_version_is_not_released_again(self):
         self.git("tag", "v" + self.version)
         self.assertEqual(self.release(*LIGHT).returncode, 0)

@@ -269,6 +269,24 @@ class Static(Case):
             self.check(root)
 
 
+    def test_installed_removed(self):
+        """Below /usr/local, with the commands of INSTALL.md."""
+        package = one("flashmoe-*-linux-*.tar.gz")
+        text = (pathlib.Path(__file__).parents[2] / "docs/INSTALL.md").read_text(encoding="utf-8")
+        text = text.replace("flashmoe-VERSION-linux-x86_64.tar.gz", package.name)
+        install = re.search(r"(?m)^ +sudo (tar -C /usr/local[^\n]*\n[^\n]*)", text).group(1)
+        remove = re.search(r"(?m)^ +(tar -tf [^\n]*\n[^\n]*)", text).group(1)
+        with bare("bookworm") as root:
+            before = root.files()
+            shutil.copy(package, root.path / "tmp")
+            for _ in range(2): # the second time over itself
+                root.run("sh", "-c", "cd /tmp && " + install)
+            self.assert_same_logits(root, "/usr/local/bin/flashmoe")
+            root.run("sh", "-c", "cd /tmp && " + remove.replace("sudo ", ""))
+            left = {line.partition(" ")[0] for line in root.files() - before}
+            self.assertEqual({name for name in left if not (root.path / name).is_dir()}, set())
+
+
 class Formula(Case):
     @unittest.skipUnless(shutil.which("ruby"), "no ruby")
     def test_syntax(self):

@@ -233,6 +233,19 @@ scripted("search finds words in titles and messages, in other versions too", asy
     await w.until("all", async () => (await names()).length === 2);
 });
 
+scripted("search finds attached files by their names and texts", async (w) => {
+    await w.page.setInputFiles("#attach-files", [file("zebra.md", "one\nA quagga grazes.\n")]);
+    await w.ask("tell a story");
+    await w.page.click("#new");
+    await w.ask("another story");
+    for (const [query, marked] of [["quagga", "quagga"], ["Zebra.MD", "zebra.md"]]) {
+        await w.page.fill("#search", query);
+        await w.untilText("#list mark", new RegExp(`^${marked}$`));
+        assert.match(await w.page.locator("#list .name").textContent(), /^tell a story/);
+        assert.equal(await w.page.locator("#list .name").count(), 1);
+    }
+});
+
 scripted("every mark of ASCII can be searched for, and means itself", async (w) => {
     const wrong = await w.page.evaluate(async () => {
         const {searchFor} = await import(new URL("search.js", document.baseURI));

@@ -1,4 +1,4 @@
-// Finds conversations by words in their titles and messages.
+// Finds conversations by words in their titles, their messages and the files attached to them.
 
 import {el} from "./dom.js";
 
@@ -7,12 +7,15 @@ const BEFORE = 24, AFTER = 60; // characters shown around a hit
 // With the flag u, only these may be escaped.
 const patternOf = (word) => new RegExp(word.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"), "iu");
 
-// Returns a function: conversation -> null, or {node, at, length} of a hit; node is null if the
-// words are in the title only. Every word must occur.
+const textsOf = ({content, attachments = []}) =>
+    [content, ...attachments.flatMap(({name, text}) => [name, text])];
+
+// Returns a function: conversation -> null, or {node, text, at, length} of a hit; node is null if
+// the words are in the title only. Every word must occur.
 export function searchFor(query) {
     const patterns = query.trim().split(/\s+/).filter(Boolean).slice(0, 20).map(patternOf);
     return (conversation) => {
-        const texts = conversation.nodes.map((node) => node.content);
+        const texts = conversation.nodes.flatMap(textsOf);
         const isHit = patterns.every((pattern) => pattern.test(conversation.title) ||
                                                   texts.some((text) => pattern.test(text)));
         if (!isHit) {
@@ -21,10 +24,12 @@ export function searchFor(query) {
         // The newest message with as many words as possible.
         let best = {node: null, n: 0};
         for (const node of conversation.nodes) {
-            const n = patterns.filter((pattern) => pattern.test(node.content)).length;
+            const own = textsOf(node);
+            const n = patterns.filter((pattern) => own.some((text) => pattern.test(text))).length;
             if (n > 0 && n >= best.n) {
-                const found = patterns.map((p) => p.exec(node.content)).find(Boolean);
-                best = {node, n, at: found.index, length: found[0].length};
+                const text = own.find((each) => patterns.some((p) => p.test(each)));
+                const found = patterns.map((p) => p.exec(text)).find(Boolean);
+                best = {node, n, text, at: found.index, length: found[0].length};
             }
         }
         return best;
@@ -32,8 +37,7 @@ export function searchFor(query) {
 }
 
 // Returns the text around a hit as nodes.
-export function snippet({node, at, length}) {
-    const text = node.content;
+export function snippet({text, at, length}) {
     const from = Math.max(0, at - BEFORE), to = at + length + AFTER;
     const flat = (part) => part.replace(/\s+/g, " ");
     return el("span", {class: "snippet"}, (from > 0 ? "…" : "") + flat(text.slice(from, at)),
