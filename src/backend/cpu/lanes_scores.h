@@ -1,6 +1,6 @@
 /* Part of lanes.h: scores of many query heads with short keys. Lanes are positions here, so the
  * sixteen sums of a score are in registers of their own and their tree takes additions alone. Where
- * lanes are numbers of a key, it takes shuffles too: with 128 numbers, a third of the time. The keys
+ * lanes are numbers of a key, it takes shuffles too: a third of the time with 128 numbers. The keys
  * are transposed for this, which takes too long for few heads. Long keys do not stay in the nearest
  * cache (docs/decisions/0066-rows-share-keys.md). */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_SCORES_H
@@ -33,7 +33,7 @@ INLINE vf load_key(const struct kv_format *format, const char *row, size_t d)
 }
 
 /* Turns some keys, from position `first` on: pass p has the lanes turned_lanes[p] and that + 8 of
- * all vectors of a key, TURNED_POSITIONS numbers each. A position that is not there is the first. */
+ * all vectors of a key, TURNED_POSITIONS numbers each. Missing positions repeat the first one. */
 static void turn_keys(const struct kernel_attention *a, size_t first, float *to)
 {
     const size_t row_bytes = kv_row_bytes(a->kv_format, a->head_dim), n = a->head_dim / LANES;
