@@ -28,7 +28,7 @@ extern "C" {
 #define KERNEL_ATTENTION_BLOCK 256
 /* Floats of scratch for attention: scores, and some rows of keys or columns of values, padded. */
 #define KERNEL_ATTENTION_SCRATCH(n_heads, head_dim)                                                \
-    ((size_t)(n_heads) * KERNEL_ATTENTION_BLOCK + 8 * (size_t)(head_dim) + 64 * 80)
+    ((size_t)(n_heads) * KERNEL_ATTENTION_BLOCK + 8 * (size_t)(head_dim) + 64 * 96)
 /* The number of weight rows that a kernel prefers to process together. Parts of a matrix should
  * begin and end at multiples of it, but need not. */
 #define KERNEL_ROWS 16

@@ -9,7 +9,7 @@
 #ifdef LEVEL_HAS_TRANSPOSE /* vi_transpose, and 32 registers of 16 lanes */
 
 #define TURNED_HEADS 16    /* at least */
-#define TURNED_DIM 128     /* at most */
+#define TURNED_DIM 256     /* at most */
 #define TURNED_VECTORS 2   /* of positions */
 #define TURNED_POSITIONS (TURNED_VECTORS * LANES)
 /* The first of the two lanes of each pass. The second is eight further. So each sum of the tree
@@ -116,7 +116,7 @@ static bool can_turn(const struct kernel_attention *a)
 
 static void turned_scores(const struct kernel_attention *a)
 {
-    _Static_assert(TURNED_DIM * TURNED_POSITIONS <= 8 * TURNED_DIM + 64 * 80,
+    _Static_assert(TURNED_DIM * TURNED_POSITIONS <= 8 * TURNED_DIM + 64 * 96,
                    "turned keys do not fit into KERNEL_ATTENTION_SCRATCH");
     const size_t row_bytes = kv_row_bytes(a->kv_format, a->head_dim);
     float *keys = a->scratch + a->n_heads * (size_t)KERNEL_ATTENTION_BLOCK;
