@@ -62,7 +62,9 @@ static size_t choose_positions(struct rng *rng)
 void check_attend(struct check *c)
 {
     const size_t n = choose_positions(&c->rng);
-    const size_t dim = choose_dim(c, rng_chance(&c->rng, 4) ? 260 : 80);
+    const bool is_even = c->kv->plain != NULL && rng_chance(&c->rng, 4); /* as in real models */
+    const size_t dim = is_even ? 16 * rng_between(&c->rng, 1, 17)
+                               : choose_dim(c, rng_chance(&c->rng, 4) ? 260 : 80);
     const size_t value_dim =
         c->kv->plain != NULL && rng_chance(&c->rng, 3) ? rng_between(&c->rng, 1, dim) : dim;
     const size_t row_heads = rng_between(&c->rng, 1, rng_chance(&c->rng, 3) ? 34 : 9);
