@@ -335,16 +335,14 @@ uint64_t store_disk_bytes(const char *path)
 }
 
 /* Returns the round in which a name is removed. What makes the folder a model goes after the rest,
- * so that removing can be repeated after an interruption. Of these, the manifest goes last, because
- * it tells which weights are missing. */
+ * so that removing can be repeated after an interruption. Of these, the manifest and a pack's plan
+ * go last: without them, nobody knows whose weights are left. */
 static unsigned round_of(const char *name)
 {
-    if (strcmp(name, STORE_WORK) == 0)
+    if (strcmp(name, STORE_WORK) == 0 || strcmp(name, "plan.json") == 0 ||
+        strcmp(name, "plan.json.tmp") == 0)
         return 2;
-    return ends_in(name, ".safetensors") || gguf_is_model(name) || is_packed_weights(name) ||
-                   strcmp(name, "plan.json") == 0
-               ? 1
-               : 0;
+    return ends_in(name, ".safetensors") || gguf_is_model(name) || is_packed_weights(name) ? 1 : 0;
 }
 
 /* Removes what is in the folder. */
@@ -417,23 +415,34 @@ static int forget_gguf(const struct store_dir *d, const char *stem, struct fm_er
 }
 
 /* Writes the stem of the GGUF model that is meant: one of the folder, or one that an interrupted
- * download has begun. "": there is none. */
-static void find_stem(const struct store_dir *d, const char *wanted, char *stem, size_t bytes)
+ * download has begun. "": there is none. Fails if several are as likely. */
+static int find_stem(const struct store_dir *d, const char *wanted, char stem[512],
+                     struct fm_error *err)
 {
     struct names files;
     json_t *root = store_manifest(d->path), *entry;
+    char other[512];
+    bool is_exact = false;
     size_t i;
+    int rc = names_of(d->path, &files, err);
     stem[0] = '\0';
-    if (names_of(d->path, &files, NULL) == 0)
-        json_array_foreach(json_object_get(root, "files"), i, entry) {
-            const char *name = json_string_value(json_object_get(entry, "name"));
-            (void)add_name(&files, name != NULL ? name : "", NULL);
-        }
-    for (i = 0; i < files.n && stem[0] == '\0'; i++)
-        if (gguf_is_model(files.names[i]) && gguf_matches(files.names[i], wanted))
-            gguf_stem(files.names[i], stem, bytes);
+    json_array_foreach(json_object_get(root, "files"), i, entry) {
+        const char *name = json_string_value(json_object_get(entry, "name"));
+        (void)add_name(&files, name != NULL ? name : "", NULL);
+    }
+    for (i = 0; rc == 0 && i < files.n && !is_exact; i++) {
+        if (!gguf_is_model(files.names[i]) || !gguf_matches(files.names[i], wanted))
+            continue;
+        gguf_stem(files.names[i], other, sizeof other);
+        is_exact = strcmp(files.names[i], wanted) == 0 || strcmp(other, wanted) == 0;
+        if (!is_exact && stem[0] != '\0' && strcmp(stem, other) != 0)
+            rc = err_set(err, FM_ERR_ARG, "'%s' may mean '%s' or '%s' of '%s': give the whole name",
+                         wanted, stem, other, d->path);
+        (void)snprintf(stem, 512, "%s", other);
+    }
     names_clear(&files);
     json_decref(root);
+    return rc;
 }
 
 /* Removes the files of a GGUF model, also NAME.gguf.part and NAME.gguf.state. Returns in *is_empty
@@ -447,7 +456,7 @@ static int remove_files(const struct plat_dir *dir, const char *stem, const char
     for (size_t i = 0; rc == 0 && i < files.n; i++) {
         char file[512];
         (void)snprintf(file, sizeof file, "%s", files.names[i]);
-        if (ends_in(file, ".gguf.part") || ends_in(file, ".gguf.state"))
+        if (ends_in(file, ".part") || ends_in(file, ".state"))
             *strrchr(file, '.') = '\0';
         if (is_of_gguf(file, stem))
             rc = plat_dir_remove(dir, files.names[i], NULL, err);
@@ -468,14 +477,14 @@ static int remove_gguf(const char *path, const struct model_name *name, bool *is
     int rc = store_dir_take(&d, path, err);
     if (rc != 0)
         return rc;
-    find_stem(&d, path_base(name->file), stem, sizeof stem);
-    *is_there = stem[0] != '\0';
-    if (*is_there)
-        rc = forget_gguf(&d, stem, err);
-    if (rc == 0 && *is_there && d.work.fd >= 0)
+    rc = find_stem(&d, path_base(name->file), stem, err);
+    *is_there = rc == 0 && stem[0] != '\0';
+    if (*is_there && d.work.fd >= 0)
         rc = remove_files(&d.work, stem, STORE_MANIFEST, &is_done, err);
     if (rc == 0 && *is_there)
         rc = remove_files(&d.dir, stem, STORE_WORK, &is_empty, err);
+    if (rc == 0 && *is_there) /* last, so that all of this can be repeated */
+        rc = forget_gguf(&d, stem, err);
     store_dir_close(&d);
     return rc == 0 && is_empty && is_done ? store_remove_folder(path, err) : rc;
 }
@@ -499,6 +508,16 @@ static bool is_removed_in_part(const char *path, const struct names *files)
     for (size_t i = 0; i < files->n; i++)
         is_pack = is_pack || is_packed_weights(files->names[i]);
     return is_pack && ends_in(path, STORE_PACKED);
+}
+
+/* The same of a folder that may be missing or whole. */
+static bool is_left_of_pack(const char *path)
+{
+    struct names files;
+    const bool is_left_over = names_of(path, &files, NULL) == 0 &&
+                              !has_name(&files, "model.json") && is_removed_in_part(path, &files);
+    names_clear(&files);
+    return is_left_over;
 }
 
 /* Refuses a link, and a folder that is no model. An empty one is no loss. */
@@ -572,7 +591,8 @@ int store_remove(const struct pull_env *env, const struct model_name *name, stru
     }
     const size_t n = strlen(path);
     (void)snprintf(path + n, sizeof path - n, STORE_PACKED);
-    if (rc == 0 && !is_there && (name->file[0] == '\0' || store_pack_is_of(path, name)))
+    if (rc == 0 && !is_there && (name->file[0] == '\0' || store_pack_is_of(path, name) ||
+                                 is_left_of_pack(path)))
         rc = remove_pack(path, &is_there, err);
     if (rc != 0 || is_there)
         return rc;

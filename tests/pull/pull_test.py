@@ -364,12 +364,32 @@ class Remove(Case):
         for name in names:
             (folder / name).write_text("x")
         self.assertEqual([m["state"] for m in self.list()], ["complete"] * 2)
-        self.assert_fails(self.flashmoe("rm", "org/n:Q5_K"), "no GGUF model", status=2)
+        self.assert_fails(self.flashmoe("rm", "org/n:Q5_K"), "no pulled model", status=2)
         self.assertEqual(sorted(p.name for p in folder.iterdir()), sorted(names))
         self.assertEqual(self.flashmoe("rm", "org/n:Q4_K_M").returncode, 0)
         names.remove(both[0])
         self.assertEqual(sorted(p.name for p in folder.iterdir()), sorted(names))
         self.assertEqual([(m["name"], m["state"]) for m in self.list()], [("org/n", "complete")])
+
+    def test_two_that_fit(self):
+        """The whole name decides; a part of it that fits two models removes neither."""
+        folder = self.models / "org/n"
+        folder.mkdir(parents=True)
+        names = ["draft-n-Q8_0.gguf", "n-IQ4_XS.gguf", "n-Q8_0.gguf", "n-UD-IQ4_XS.gguf"]
+        for name in names:
+            (folder / name).write_text("x")
+        self.assert_fails(self.flashmoe("rm", "org/n:IQ4_XS"), "give the whole name", status=2)
+        self.assertEqual(sorted(p.name for p in folder.iterdir()), names)
+        self.assertEqual(self.flashmoe("rm", "org/n:n-Q8_0").returncode, 0)
+        self.assertEqual(sorted(p.name for p in folder.iterdir()), [*names[:2], names[3]])
+
+    def test_pack_of_one_again(self):
+        """The pack of one GGUF whose model.json an interrupted rm has removed."""
+        folder = self.models / "org/n.fmoe"
+        folder.mkdir(parents=True)
+        (folder / "dense.bin").write_text("x")
+        self.assertEqual(self.flashmoe("rm", "org/n:Q4_K_M").returncode, 0)
+        self.assertFalse(folder.exists())
 
     def test_again(self):
         """What an interruption leaves can be removed: weights, plans and manifests go last."""
@@ -381,6 +401,7 @@ class Remove(Case):
                 ("n", weights, [".pull/manifest.json"]),
                 ("n.fmoe", ["model.json", "tokenizer.json"], packed),
                 ("n.fmoe.partial", ["dense.bin.sums"], ["plan.json"]),
+                ("n.fmoe.partial", packed, ["plan.json"]),
                 ("n.fmoe.partial", [], ["plan.json.tmp"]),
                 ("n.fmoe.partial", [], [])):
             with self.subTest(folder=folder, last=last):
