@@ -265,6 +265,7 @@ struct fm_stats {
     unsigned n_disks; /* that experts are read from; 0: only one */
     bool is_mirrored; /* each has all experts; else they are split */
     struct fm_disk_stats disks[FM_DISKS_MAX];
+    uint64_t n_layers_read; /* layers of evaluations with misses */
 };
 /* Returns "mtp", "lookup", "grammar" or "given"; NULL for another number. */
 FM_API const char *fm_draft_source_name(unsigned source);

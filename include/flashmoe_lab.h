@@ -297,6 +297,7 @@ struct fm_disk_speeds {
     unsigned n_disks;           /* 0: there is only one */
     bool is_mirrored;           /* each has all experts; else they are split */
     struct fm_disk_speed disks[FM_DISKS_MAX];
+    struct fm_speed one, two;   /* like read, if nothing is asked for beside one expert, or two */
 };
 /* Measures random reads of whole experts of a model. Of `options`, only io, io_path, reader and
  * read_depth are used. */

@@ -410,6 +410,7 @@ void bench_print_disk(const struct bench *bench)
                      "after\n", human_rate(s->read.median, median),
                      human_rate(s->read.min, min), human_rate(s->read.max, max),
                      human_bytes(s->expert_bytes, expert), s->read_depth, s->io);
+    disk_report_print_few(s);
     disk_report_print_speeds(s);
 }
 

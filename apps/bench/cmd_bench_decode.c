@@ -1,4 +1,5 @@
 #include "base/limits.h"
+#include "apps/bench/as_asked.h"
 #include "apps/bench/bench_common.h"
 #include "apps/cli/cluster.h"
 #include "apps/cli/cmd.h"
@@ -104,17 +105,23 @@ static int decode_print(const struct bench *bench)
     const struct limit_speeds speeds = bench_speeds(bench);
     speed_report_finish(&report, &speeds);
     speed_report_set_speed(&report, speed.median);
+    struct as_asked asked;
+    as_asked_of(&bench->begin, &bench->end, &bench->disk, &report.limit, &asked);
     if (args_flag(bench->args, "json")) {
         json_t *more = speed_report_json(&report);
         (void)json_object_set(more, "recall", bench->recall); /* bench_json handles NULL */
+        (void)json_object_set_new(more, "as_asked", as_asked_json(&asked));
         (void)json_object_set_new(more, "n_context_tokens", json_integer((json_int_t)
                                                                          bench->n_before));
         return out_json(bench_json(bench, &decode_kind, more)) ? STATUS_OK : STATUS_FAILED;
     }
     char limit[LIMIT_TEXT_BYTES], text[SPEED_REPORT_BYTES], read[UNIT_BYTES];
+    char reads[AS_ASKED_BYTES];
     (void)printf("speed        %.2f tok/s median, %.2f to %.2f, of %u stretches of %u tokens\n",
                  speed.median, speed.min, speed.max, bench->n_repeat, bench->n_tokens);
     (void)printf("limit        %s\n", limit_text(&report.limit, limit));
+    if (asked.max_per_s > 0)
+        (void)printf("as asked     %s\n", as_asked_text(&asked, reads));
     print_arithmetic(bench, &report.limit);
     bench_print_read(bench);
     bench_print_disk(bench);
@@ -186,7 +193,11 @@ const struct command cmd_bench_decode = {
         "the speed that the threads reach in registers, they set it. Prefetched experts that were "
         "not used do not count. "
         "The percentage is the share of the limit that the median speed reaches. A model that fits "
-        "into the processor's cache can exceed it.",
+        "into the processor's cache can exceed it.\n"
+        "The limit takes the disk's speed with many reads at a time. Decode asks for a layer's "
+        "experts when its router has chosen, which are one or two where most are in memory, and a "
+        "disk gives less then. 'as asked' is the limit with that speed; only prefetching can "
+        "exceed it.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},

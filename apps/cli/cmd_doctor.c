@@ -271,6 +271,7 @@ static void print_disk(const struct doctor *d)
                  human_rate(s->read.median, median), human_rate(s->read.min, min),
                  human_rate(s->read.max, max), human_bytes(s->expert_bytes, expert),
                  s->read_depth, s->io);
+    disk_report_print_few(s);
     disk_report_print_speeds(s);
     char direct[UNIT_BYTES], page[UNIT_BYTES];
     (void)printf("io auto      %s: %s direct, %s through the page cache\n",

@@ -45,6 +45,14 @@ void disk_report_put(json_t *object, const struct fm_stats *stats)
     (void)json_object_set_new(object, "disks", list);
 }
 
+void disk_report_print_few(const struct fm_disk_speeds *speeds)
+{
+    char one[UNIT_BYTES], two[UNIT_BYTES];
+    if (speeds->one.median > 0)
+        (void)printf("             %s for one expert at a time, %s for two\n",
+                     human_rate(speeds->one.median, one), human_rate(speeds->two.median, two));
+}
+
 void disk_report_print_speeds(const struct fm_disk_speeds *speeds)
 {
     for (unsigned i = 0; i < speeds->n_disks; i++) {
@@ -58,6 +66,12 @@ void disk_report_print_speeds(const struct fm_disk_speeds *speeds)
 
 void disk_report_put_speeds(json_t *object, const struct fm_disk_speeds *speeds)
 {
+    if (speeds->one.median > 0) {
+        (void)json_object_set_new(object, "disk_read_one_gb_per_s",
+                                  json_real(speeds->one.median * 1e-9));
+        (void)json_object_set_new(object, "disk_read_two_gb_per_s",
+                                  json_real(speeds->two.median * 1e-9));
+    }
     if (speeds->n_disks == 0)
         return;
     json_t *list = json_array();

@@ -446,6 +446,7 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
     tiers_sort_hits(cache);
     cache->stats.n_hits += plan->n_hits;
     cache->stats.n_misses += n - plan->n_hits;
+    cache->stats.n_plans_read += plan->n_hits < n;
     background_end_guesses(cache);
     start_reads(cache);
 }

@@ -200,6 +200,7 @@ struct expert_cache_stats {
     uint64_t n_slots; /* in use, empty or not; of all tiers */
     uint64_t n_hits, n_misses; /* experts named by plans: resident, or not */
     uint64_t n_hits_below;     /* of the hits: in the second tier */
+    uint64_t n_plans_read;     /* plans with misses */
     uint64_t n_moved_up, n_moved_down; /* transfers between the tiers */
     uint64_t n_sent; /* for one use, or read by operations where they are */
     uint64_t n_late;           /* misses whose guess was being read */

@@ -645,6 +645,7 @@ bool engine_cache_stats(const struct engine *e, struct expert_cache_stats *sum)
         sum->n_hits += s.n_hits;
         sum->n_misses += s.n_misses;
         sum->n_hits_below += s.n_hits_below;
+        sum->n_plans_read += s.n_plans_read;
         sum->n_moved_up += s.n_moved_up;
         sum->n_moved_down += s.n_moved_down;
         sum->n_sent += s.n_sent;

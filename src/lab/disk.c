@@ -12,6 +12,8 @@
 #define PASSES 7
 #define PASSES_QUICK 3
 #define PASS_BYTES (512ull << 20)
+/* Of passes with few experts at a time. */
+#define FEW_BYTES (64ull << 20)
 /* More than the processor's caches hold. */
 #define MEASURE_MEMORY_BYTES (1ull << 30)
 
@@ -64,6 +66,22 @@ static int measure_each(const struct model *model, struct expert_store *store,
     return rc;
 }
 
+/* Measures groups of one and of two experts. So few are asked for in decode: a layer's are known
+ * when its router has chosen, and the next layer's when they have been computed. */
+static int measure_few(const struct model *model, struct expert_store *store,
+                       const struct reader_measurement *all, struct fm_disk_speeds *speeds,
+                       struct fm_error *err)
+{
+    struct reader_measurement how = *all;
+    how.in_groups = true;
+    how.pass_bytes = FEW_BYTES;
+    how.memory_bytes = all->memory_bytes < FEW_BYTES ? all->memory_bytes : FEW_BYTES;
+    how.n_experts_at_a_time = 1;
+    const int rc = measure_disks(model, store, &how, &speeds->one, err);
+    how.n_experts_at_a_time = 2;
+    return rc == 0 ? measure_disks(model, store, &how, &speeds->two, err) : rc;
+}
+
 /* Measures one way of reading. Through the page cache experts come from the disk too, because few
  * pages of a model that exceeds memory are cached. */
 static int measure(const struct model *model, const struct streaming *s, bool quick,
@@ -84,6 +102,8 @@ static int measure(const struct model *model, const struct streaming *s, bool qu
     };
     speeds->io = expert_store_is_direct(store) ? "direct" : "page";
     rc = measure_disks(model, store, &how, &speeds->read, err);
+    if (rc == 0)
+        rc = measure_few(model, store, &how, speeds, err);
     if (rc == 0 && expert_store_n_disks(model) > 1)
         rc = measure_each(model, store, &how, speeds, err);
     expert_store_close(store);

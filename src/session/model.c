@@ -557,6 +557,7 @@ static void add_cache_stats(const struct engine *e, struct fm_stats *stats)
     stats->n_experts_moved_up = cache.n_moved_up;
     stats->n_experts_moved_down = cache.n_moved_down;
     stats->n_expert_late = cache.n_late;
+    stats->n_layers_read = cache.n_plans_read;
     stats->n_guesses = cache.n_guesses;
     stats->n_guesses_used = cache.n_guesses_used;
     stats->n_warmed = cache.n_warmed;

@@ -17,6 +17,7 @@ struct measure {
     const struct model *model;
     struct expert_store *store;
     unsigned n_requests;
+    bool in_groups;
     uint64_t n_places; /* per request */
     struct measure_request *requests;
     char *memory; /* [n_requests, n_places, expert_slot_bytes] */
@@ -59,7 +60,8 @@ static void drop_pages(struct measure *m, uint64_t bytes)
     const uint64_t random = m->random;
     uint64_t asked = 0;
     uint32_t layer, expert;
-    for (unsigned n = 0; n < m->n_requests || asked < bytes; n++) {
+    for (unsigned n = 0; n < m->n_requests || asked < bytes || (m->in_groups && n % m->n_requests);
+         n++) {
         const struct expert_layer *l = next_expert(m, &layer, &expert);
         for (uint32_t i = 0; i < l->n_extents; i++) {
             const struct extent *e = &l->extents[(size_t)expert * l->n_extents + i];
@@ -129,15 +131,17 @@ static int run_pass(struct measure *m, uint64_t bytes, double *figure, struct fm
         drop_pages(m, bytes);
     const uint64_t before = read_so_far(m);
     const uint64_t begin_ns = plat_now_ns();
-    for (unsigned i = 0; i < m->n_requests; i++)
-        asked += start(m, &m->requests[i]);
-    struct measure_request *request;
-    while ((request = wait_for_one(m)) != NULL) {
-        if (!request->is_ok && rc == 0)
-            rc = expert_store_explain(m->store, &request->read, err);
-        if (rc == 0 && asked < bytes)
-            asked += start(m, request);
-    }
+    do {
+        for (unsigned i = 0; i < m->n_requests; i++)
+            asked += start(m, &m->requests[i]);
+        struct measure_request *request;
+        while ((request = wait_for_one(m)) != NULL) {
+            if (!request->is_ok && rc == 0)
+                rc = expert_store_explain(m->store, &request->read, err);
+            if (rc == 0 && asked < bytes && !m->in_groups)
+                asked += start(m, request);
+        }
+    } while (rc == 0 && asked < bytes);
     const uint64_t ns = plat_now_ns() - begin_ns;
     *figure = (double)(read_so_far(m) - before) * 1e9 / (double)(ns > 0 ? ns : 1);
     return rc;
@@ -187,6 +191,7 @@ int reader_measure(const struct model *model, struct expert_store *store,
                    struct fm_error *err)
 {
     struct measure m = {.model = model, .store = store, .n_requests = how->n_experts_at_a_time,
+                        .in_groups = how->in_groups,
                         .disk = how->disk, .random = 1 + how->seed};
     expert_store_read_only(store, how->disk);
     int rc = find_layers(&m, err);

@@ -16,6 +16,7 @@ extern "C" {
 
 struct reader_measurement {
     unsigned n_experts_at_a_time;
+    bool in_groups; /* the next ones are asked for when all of these are there */
     unsigned n_passes;
     uint64_t pass_bytes; /* approximate size of a pass */
     /* Memory that the experts are spread over, like the slots of a cache: bytes that land in memory

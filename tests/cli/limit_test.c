@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "apps/bench/as_asked.h"
 #include "apps/bench/limit.h"
 
 /* A = 100, D = 50, KV = 2 per position, state 5: 20 experts of 5 bytes. */
@@ -91,6 +92,44 @@ static void test_between(void **state)
     limit_between(&before, &after, &info, 8, &slow, &limit);
     assert_true(limit.tok_per_s == 0 && limit.load.miss_bytes == 0);
     same(limit.load.kv_bytes, 2 * 8 + 10);
+}
+
+/* A layer waits for its own experts: 4 layers per token miss 1.5 experts of 10 bytes each. */
+static void test_as_asked(void **state)
+{
+    (void)state;
+    const struct fm_stats before = {.size = sizeof before};
+    struct fm_stats after = {.size = sizeof after, .n_decode_tokens = 10,
+                             .decode_ns = 50000000000, .bytes_read = 600, .n_expert_misses = 60,
+                             .n_layers_read = 40};
+    struct fm_disk_speeds disk = {.size = sizeof disk, .read = {.median = 1000},
+                                  .one = {.median = 200}, .two = {.median = 250}};
+    struct limit limit;
+    struct as_asked asked;
+    char text[AS_ASKED_BYTES];
+    limit_between(&before, &after, &info, 8, &(struct limit_speeds){.disk = 1000, .memory = 6000},
+                  &limit);
+    as_asked_of(&before, &after, &disk, &limit, &asked);
+    same(asked.n_layers, 4);
+    same(asked.n_experts, 1.5);
+    same(asked.io_s, 4 * (0.05 + 0.5 * (0.08 - 0.05)));
+    same(asked.disk_per_s, 60 / asked.io_s);
+    same(asked.max_per_s, 1 / asked.io_s);
+    same(asked.percent, 100 * 0.2 * asked.io_s);
+    assert_non_null(strstr(as_asked_text(&asked, text), "4.0 layers per token read 1.5 experts"));
+    after.n_expert_misses = 160; /* four, two of them at full speed */
+    as_asked_of(&before, &after, &disk, &limit, &asked);
+    same(asked.io_s, 4 * (2 * 3.75 / 250 + 2 * 3.75 / 1000));
+    limit_between(&before, &after, &info, 8, &(struct limit_speeds){.disk = 1000, .memory = 60},
+                  &limit); /* memory binds */
+    as_asked_of(&before, &after, &disk, &limit, &asked);
+    same(asked.max_per_s, limit.max_per_s);
+    disk.one.median = 0;
+    as_asked_of(&before, &after, &disk, &limit, &asked);
+    assert_true(asked.max_per_s == 0);
+    json_t *json = as_asked_json(&asked);
+    assert_true(json_is_null(json));
+    json_decref(json);
 }
 
 /* Attention's arithmetic overlaps with memory, but may take longer. It is not the processor's if
@@ -229,7 +268,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_unknown_speeds),
-        cmocka_unit_test(test_between), cmocka_unit_test(test_gpu),
+        cmocka_unit_test(test_between),
+        cmocka_unit_test(test_as_asked), cmocka_unit_test(test_gpu),
         cmocka_unit_test(test_arithmetic),
         cmocka_unit_test(test_shown),
         cmocka_unit_test(test_exceeded),
