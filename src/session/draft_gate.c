@@ -358,10 +358,9 @@ uint32_t draft_gate_chains(struct draft_gate *gate, struct draft_pass *pass, uin
                            uint32_t n)
 {
     const uint32_t most = max_drafts(gate, pass, n);
-    const bool is_refused = pass->is_unpredicted && !gate->is_open;
-    pass->n_chains = most > 0 && !is_refused ? n_sessions : 0;
+    pass->n_chains = most > 0 && !pass->is_unpredicted ? n_sessions : 0;
     if (pass->n_chains == 0 || gate->is_open)
-        return is_refused ? 0 : most;
+        return pass->is_unpredicted ? 0 : most;
     gate->head = best_head(gate, pass);
     const double gain = gain_of(gate, pass, 0, 1, most, share_of(gate, n_sessions));
     if (n_sessions * gain > CHAIN_MARGIN * time_of(gate, pass->n_rows)) {
@@ -437,17 +436,18 @@ bool draft_gate_goes_on(const struct draft_gate *gate, struct draft_pass *pass)
 
 void draft_gate_spent(struct draft_gate *gate, uint32_t n_sessions, uint64_t n_tokens, uint64_t ns)
 {
-    draft_trials_note(&gate->trials, n_sessions, n_tokens, ns);
+    draft_trials_note(&gate->trials, n_sessions, n_tokens, ns, gate->is_on_trial);
 }
 
 /* ---- the decision ---------------------------------------------------------------------------- */
 
-void draft_gate_begin(const struct draft_gate *gate, struct draft_pass *pass, uint32_t n_sessions)
+void draft_gate_begin(struct draft_gate *gate, struct draft_pass *pass, uint32_t n_sessions)
 {
+    const bool is_plain = draft_trials_begin(&gate->trials, n_sessions);
     *pass = (struct draft_pass){
         .n_rows = n_sessions, .n_tokens = n_sessions, .n_sessions = n_sessions,
         .is_plain = gate->n_accepted + 1 >= PLAIN_PROBE,
-        .is_unpredicted = draft_trials_is_plain(&gate->trials, n_sessions),
+        .is_unpredicted = is_plain && !gate->is_open,
         .has_other_depth = (gate->n_depths + 1) % DEPTH_PROBE == DEPTH_PROBE / 2,
         .has_longer_chain = (gate->n_stops + 1) % CHAIN_PROBE == 0,
     };

@@ -11,7 +11,7 @@
  *
  * Several sessions share a pass, and the block drafts for all of them together. So probes count
  * passes, and a prediction is worth it if the sessions together gain more than it takes. Whether
- * predictions are worth it at all for so many sessions, trials say (draft_trial.h).
+ * predictions are worth it at all, trials say (draft_trial.h).
  *
  * Times are kept as multiples of the time that a pass with one row takes now. Whatever makes the
  * whole machine slower for a while then changes one number, and no decision.
@@ -77,7 +77,8 @@ struct draft_gate {
     uint32_t n_depths;   /* passes with drafts that are not predicted, since drafts are worth it */
     uint32_t n_stops;    /* passes in which a chain ended early, likewise */
     uint32_t n_cut;      /* predicted drafts that were not computed, since one was all the same */
-    struct draft_trials trials; /* of several sessions */
+    struct draft_trials trials;
+    bool is_on_trial; /* the pass at hand counts in them */
 };
 
 /* A pass that is being put together: its rows, and the tokens that it will probably give. */
@@ -117,7 +118,7 @@ enum draft_verdict {
 void draft_gate_init(struct draft_gate *gate, bool is_open);
 /* Begins a pass of so many sessions. Then comes draft_gate_choose for each session whose drafts are
  * there, draft_gate_chains once for all others, and draft_gate_end. */
-void draft_gate_begin(const struct draft_gate *gate, struct draft_pass *pass, uint32_t n_sessions);
+void draft_gate_begin(struct draft_gate *gate, struct draft_pass *pass, uint32_t n_sessions);
 /* Returns how many of a session's n drafts to compute, and adds them to the pass. The source is as
  * sure of all of them. */
 uint32_t draft_gate_choose(struct draft_gate *gate, enum draft_source source, uint32_t sure,

@@ -62,11 +62,12 @@ static uint32_t max_drafts(const struct fm_session *s, uint32_t n_rows)
     return max < rows_left ? max : rows_left;
 }
 
-/* Drafts what follows `id`, which the session is given next, in a pass that has n_rows without
- * them, or says that the model's own block shall do so. */
-static void draft_choose(struct fm_session *s, int32_t id, uint32_t n_rows)
+/* Drafts what follows `id`, which the session is given next, in the pass that is put together, or
+ * says that the model's own block shall do so. Returns whether it depends on the block what drafts
+ * there are. */
+static bool draft_choose(struct fm_session *s, int32_t id, const struct draft_pass *pass)
 {
-    const uint32_t max = max_drafts(s, n_rows);
+    const uint32_t max = max_drafts(s, pass->n_rows);
     struct draft *d = &s->draft;
     const enum fm_draft_source asked = s->owner->draft_source;
     const uint32_t position = s->sequence->position;
@@ -75,18 +76,19 @@ static void draft_choose(struct fm_session *s, int32_t id, uint32_t n_rows)
     d->source = DRAFT_NONE;
     memset(d->sure, 0, sizeof d->sure);
     if (max == 0)
-        return;
+        return false;
     if (d->control.draft != NULL) {
         d->n = ask_control(s, max);
         d->source = DRAFT_GIVEN;
-        return;
+        return false;
     }
     const uint32_t n_forced = take_offer(s, id, max);
-    const bool predicts = asked != FM_DRAFT_LOOKUP && draft_mtp_can(s);
+    const bool can_predict = asked != FM_DRAFT_LOOKUP && draft_mtp_can(s);
+    const bool predicts = can_predict && !pass->is_unpredicted;
     if (n_forced > 0 && (n_forced > 1 || !predicts)) { /* one alone is less than the block gives */
         d->n = n_forced;
         d->source = DRAFT_FORCED;
-        return;
+        return can_predict && n_forced == 1;
     }
     uint32_t match = 0;
     if (asked != FM_DRAFT_MTP)
@@ -94,6 +96,7 @@ static void draft_choose(struct fm_session *s, int32_t id, uint32_t n_rows)
                              d->tokens + 1, max, &match);
     memset(d->sure, (int)draft_sure_of_match(match), sizeof d->sure);
     d->source = d->n > 0 ? DRAFT_LOOKED_UP : predicts ? DRAFT_PREDICTED : DRAFT_NONE;
+    return can_predict && match < DRAFT_LONG_MATCH;
 }
 
 /* Returns whether the token of an item has to be computed. */
@@ -128,6 +131,7 @@ uint64_t draft_make(struct fm_model *m, struct fm_batch_item *items, size_t n_it
 {
     struct draft_pass pass;
     uint32_t n_sessions = 0;
+    bool is_on_trial = false;
     for (size_t i = 0; i < n_items; i++)
         n_sessions += is_computed(&items[i]);
     if (n_sessions > engine_max_rows(&m->engine))
@@ -138,11 +142,13 @@ uint64_t draft_make(struct fm_model *m, struct fm_batch_item *items, size_t n_it
         draft_mtp_note(m, items[i].ids[0]);
         if (!is_computed(&items[i]))
             continue;
-        draft_choose(s, items[i].ids[0], pass.n_rows);
+        is_on_trial |= draft_choose(s, items[i].ids[0], &pass);
         if (s->draft.source != DRAFT_PREDICTED)
             s->draft.n = draft_gate_choose(&m->gate, s->draft.source, s->draft.sure[0], &pass,
                                            s->draft.n);
     }
+    if (n_sessions > 0)
+        m->gate.is_on_trial = is_on_trial;
     begin_chains(m, items, n_items, &pass);
     const uint64_t ns = draft_mtp_predict(m, items, n_items, &pass);
     if (n_sessions > 0)
