@@ -26,15 +26,15 @@ void as_asked_of(const struct fm_stats *before, const struct fm_stats *after,
     const double n_tokens = (double)(after->n_decode_tokens - before->n_decode_tokens);
     const double n_misses = (double)(after->n_expert_misses - before->n_expert_misses);
     const double n_layers = (double)(after->n_layers_read - before->n_layers_read);
+    const bool has_guessed = after->n_guesses != before->n_guesses;
     *asked = (struct as_asked){0};
-    if (n_tokens <= 0 || n_layers <= 0 || limit->max_per_s <= 0 || limit->load.miss_bytes <= 0 ||
+    if (n_tokens <= 0 || n_layers <= 0 || has_guessed || limit->max_per_s <= 0 ||
         disk->one.median <= 0 || disk->two.median <= 0 || disk->read.median <= 0)
         return;
     asked->n_layers = n_layers / n_tokens;
     asked->n_experts = n_misses / n_layers;
-    const double layer_bytes = limit->load.miss_bytes / asked->n_layers;
-    const double layer_s = seconds_of(asked->n_experts, layer_bytes / asked->n_experts, disk);
-    asked->disk_per_s = layer_bytes / layer_s;
+    const double layer_s = seconds_of(asked->n_experts, (double)disk->expert_bytes, disk);
+    asked->disk_per_s = asked->n_experts * (double)disk->expert_bytes / layer_s;
     asked->io_s = asked->n_layers * layer_s;
     asked->max_per_s = 1 / larger(asked->io_s, 1 / limit->max_per_s);
     const double percent = 100 * limit->tok_per_s / asked->max_per_s;

@@ -1,7 +1,7 @@
 /* What the disk allows decode that asks for a layer's missing experts when its router has chosen,
  * and for the next layer's when these have been computed. So few experts are asked for at a time
- * that a disk gives less than its most, which the limit of limit.h goes by. Without prefetching
- * nothing can be faster. Pure arithmetic. */
+ * that a disk gives less than its most, which the limit of limit.h goes by. Without reads ahead
+ * nothing can be faster; with them it says nothing. Pure arithmetic. */
 #ifndef FLASHMOE_APPS_BENCH_AS_ASKED_H
 #define FLASHMOE_APPS_BENCH_AS_ASKED_H
 
@@ -13,7 +13,7 @@ struct as_asked {
     double n_experts;  /* that such a layer misses */
     double disk_per_s; /* bytes, if so many are asked for at a time */
     double io_s;       /* per token */
-    double max_per_s;  /* tokens; 0: nothing was read, or a speed is unknown */
+    double max_per_s;  /* tokens; 0: nothing was read, some was read ahead, or a speed is unknown */
     double percent;    /* of it that limit->tok_per_s is; 0: unknown, or above the limit */
 };
 

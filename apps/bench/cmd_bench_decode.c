@@ -196,8 +196,8 @@ const struct command cmd_bench_decode = {
         "into the processor's cache can exceed it.\n"
         "The limit takes the disk's speed with many reads at a time. Decode asks for a layer's "
         "experts when its router has chosen, which are one or two where most are in memory, and a "
-        "disk gives less then. 'as asked' is the limit with that speed; only prefetching can "
-        "exceed it.",
+        "disk gives less then. 'as asked' is the limit with that speed, where nothing was "
+        "prefetched.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},

@@ -453,8 +453,9 @@ const struct command cmd_doctor = {
         "the memory and the GPUs. Then measures the memory read speed, which limits how fast "
         "tokens are generated, and the int8 multiplication speed, which limits how fast prompts "
         "are read. Each is the median of several passes, followed by the slowest and the fastest. "
-        "With MODEL, also measures how fast random experts are read from its disk, directly and "
-        "through the page cache; '--io auto' uses the result. Ends with suggestions.\n"
+        "With MODEL, also measures how fast random experts are read from its disk, many at a time, "
+        "one and two, directly and through the page cache; '--io auto' uses the result. Ends with "
+        "suggestions.\n"
         "Takes a few seconds and up to an eighth of the available memory.",
     .operands = (const struct operand[]){{.name = "MODEL", .is_optional = true,
                                           .help = "Also measure the disk of this model"},

@@ -530,6 +530,7 @@ static void add_cache_stats(void *ctx, struct expert_cache_stats *sum)
         sum->n_slots += s->n_slots;
         sum->n_hits += s->n_hits;
         sum->n_misses += s->n_misses;
+        sum->n_plans_read += s->n_plans_read;
         sum->n_late += s->n_late;
         sum->n_guesses += s->n_guesses;
         sum->n_guesses_used += s->n_guesses_used;

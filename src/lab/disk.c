@@ -12,8 +12,8 @@
 #define PASSES 7
 #define PASSES_QUICK 3
 #define PASS_BYTES (512ull << 20)
-/* Of passes with few experts at a time. */
-#define FEW_BYTES (64ull << 20)
+/* Experts of a pass with few at a time: a hard disk takes a second for them. */
+#define FEW_EXPERTS 64
 /* More than the processor's caches hold. */
 #define MEASURE_MEMORY_BYTES (1ull << 30)
 
@@ -74,8 +74,8 @@ static int measure_few(const struct model *model, struct expert_store *store,
 {
     struct reader_measurement how = *all;
     how.in_groups = true;
-    how.pass_bytes = FEW_BYTES;
-    how.memory_bytes = all->memory_bytes < FEW_BYTES ? all->memory_bytes : FEW_BYTES;
+    how.pass_bytes = FEW_EXPERTS * speeds->expert_bytes;
+    how.memory_bytes = all->memory_bytes < how.pass_bytes ? all->memory_bytes : how.pass_bytes;
     how.n_experts_at_a_time = 1;
     const int rc = measure_disks(model, store, &how, &speeds->one, err);
     how.n_experts_at_a_time = 2;

@@ -58,8 +58,11 @@ struct fm_model;
 struct fm_session;
 
 /* Drafts what follows the token of each item that has to be computed, from all sources, as far as
- * the gate finds it worth it (draft_sources.c). Returns the time that predictions took. */
-uint64_t draft_make(struct fm_model *m, struct fm_batch_item *items, size_t n_items);
+ * the gate finds it worth it (draft_sources.c). Returns the time that predictions took.
+ * *depends_on_block: the model's own block makes drafts, or would if trials did not say otherwise
+ * (draft_trial.h), where no other source goes before it. */
+uint64_t draft_make(struct fm_model *m, struct fm_batch_item *items, size_t n_items,
+                    bool *depends_on_block);
 /* Count a pass by its drafts, the drafts that it has computed, and one that was right. */
 void draft_count_pass(struct fm_session *session);
 void draft_count_made(struct fm_session *session);

@@ -434,20 +434,21 @@ bool draft_gate_goes_on(const struct draft_gate *gate, struct draft_pass *pass)
            (must_go_on || gain > predictions_of(gate, gate->head, pass->n_chains));
 }
 
-void draft_gate_spent(struct draft_gate *gate, uint32_t n_sessions, uint64_t n_tokens, uint64_t ns)
+void draft_gate_spent(struct draft_gate *gate, uint32_t n_sessions, uint64_t n_tokens, uint64_t ns,
+                      bool counts)
 {
-    draft_trials_note(&gate->trials, n_sessions, n_tokens, ns, gate->is_on_trial);
+    draft_trials_note(&gate->trials, n_sessions, n_tokens, ns, counts && !gate->is_open);
 }
 
 /* ---- the decision ---------------------------------------------------------------------------- */
 
 void draft_gate_begin(struct draft_gate *gate, struct draft_pass *pass, uint32_t n_sessions)
 {
-    const bool is_plain = draft_trials_begin(&gate->trials, n_sessions);
+    const bool is_plain = !gate->is_open && draft_trials_begin(&gate->trials, n_sessions);
     *pass = (struct draft_pass){
         .n_rows = n_sessions, .n_tokens = n_sessions, .n_sessions = n_sessions,
         .is_plain = gate->n_accepted + 1 >= PLAIN_PROBE,
-        .is_unpredicted = is_plain && !gate->is_open,
+        .is_unpredicted = is_plain,
         .has_other_depth = (gate->n_depths + 1) % DEPTH_PROBE == DEPTH_PROBE / 2,
         .has_longer_chain = (gate->n_stops + 1) % CHAIN_PROBE == 0,
     };

@@ -78,7 +78,6 @@ struct draft_gate {
     uint32_t n_stops;    /* passes in which a chain ended early, likewise */
     uint32_t n_cut;      /* predicted drafts that were not computed, since one was all the same */
     struct draft_trials trials;
-    bool is_on_trial; /* the pass at hand counts in them */
 };
 
 /* A pass that is being put together: its rows, and the tokens that it will probably give. */
@@ -148,7 +147,7 @@ void draft_gate_token(struct draft_gate *gate, const bool in_part[DRAFT_HEADS]);
 /* Tokens of so many sessions took so long, with all that belongs to them: as in
  * draft_trials_note. */
 void draft_gate_spent(struct draft_gate *gate, uint32_t n_sessions, uint64_t n_tokens,
-                      uint64_t ns);
+                      uint64_t ns, bool counts);
 /* A decoding pass with n_rows took so long, without predicting drafts. */
 void draft_gate_time(struct draft_gate *gate, uint32_t n_rows, uint64_t ns);
 /* It is known now whether draft `at` of a pass was right; those before it were. */

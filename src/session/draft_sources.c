@@ -85,17 +85,24 @@ static bool draft_choose(struct fm_session *s, int32_t id, const struct draft_pa
     const uint32_t n_forced = take_offer(s, id, max);
     const bool can_predict = asked != FM_DRAFT_LOOKUP && draft_mtp_can(s);
     const bool predicts = can_predict && !pass->is_unpredicted;
-    if (n_forced > 0 && (n_forced > 1 || !predicts)) { /* one alone is less than the block gives */
+    const int32_t forced = d->tokens[1];
+    uint32_t match = 0;
+    if (n_forced > 1) { /* one alone is less than a long match or the block gives */
         d->n = n_forced;
         d->source = DRAFT_FORCED;
-        return can_predict && n_forced == 1;
+        return false;
     }
-    uint32_t match = 0;
     if (asked != FM_DRAFT_MTP)
         d->n = draft_look_up(s->ids, position, id, predicts ? DRAFT_LONG_MATCH : DRAFT_MATCH,
                              d->tokens + 1, max, &match);
-    memset(d->sure, (int)draft_sure_of_match(match), sizeof d->sure);
     d->source = d->n > 0 ? DRAFT_LOOKED_UP : predicts ? DRAFT_PREDICTED : DRAFT_NONE;
+    if (n_forced == 1 && !predicts && match < DRAFT_LONG_MATCH) {
+        d->tokens[1] = forced;
+        d->n = 1;
+        d->source = DRAFT_FORCED;
+        match = 0;
+    }
+    memset(d->sure, (int)draft_sure_of_match(match), sizeof d->sure);
     return can_predict && match < DRAFT_LONG_MATCH;
 }
 
@@ -127,11 +134,12 @@ static void begin_chains(struct fm_model *m, struct fm_batch_item *items, size_t
     }
 }
 
-uint64_t draft_make(struct fm_model *m, struct fm_batch_item *items, size_t n_items)
+uint64_t draft_make(struct fm_model *m, struct fm_batch_item *items, size_t n_items,
+                    bool *depends_on_block)
 {
     struct draft_pass pass;
     uint32_t n_sessions = 0;
-    bool is_on_trial = false;
+    *depends_on_block = false;
     for (size_t i = 0; i < n_items; i++)
         n_sessions += is_computed(&items[i]);
     if (n_sessions > engine_max_rows(&m->engine))
@@ -142,13 +150,11 @@ uint64_t draft_make(struct fm_model *m, struct fm_batch_item *items, size_t n_it
         draft_mtp_note(m, items[i].ids[0]);
         if (!is_computed(&items[i]))
             continue;
-        is_on_trial |= draft_choose(s, items[i].ids[0], &pass);
+        *depends_on_block |= draft_choose(s, items[i].ids[0], &pass);
         if (s->draft.source != DRAFT_PREDICTED)
             s->draft.n = draft_gate_choose(&m->gate, s->draft.source, s->draft.sure[0], &pass,
                                            s->draft.n);
     }
-    if (n_sessions > 0)
-        m->gate.is_on_trial = is_on_trial;
     begin_chains(m, items, n_items, &pass);
     const uint64_t ns = draft_mtp_predict(m, items, n_items, &pass);
     if (n_sessions > 0)

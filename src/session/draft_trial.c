@@ -8,7 +8,7 @@
 #define EARLY 2
 #define EVERY 14
 #define N_EARLY 3
-/* Passes after a change of the way that do not count: the cache has the experts of the other one. */
+/* Passes after a change of the way that do not count: the cache has experts of the other one. */
 #define SETTLE 6
 /* Share of a trial in what is remembered, and how much one can say at most. */
 #define GAIN_SHARE 0.4

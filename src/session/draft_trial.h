@@ -32,7 +32,7 @@ struct draft_trial {
 
 struct draft_trials {
     struct draft_trial kinds[DRAFT_TRIALS];
-    struct draft_trial *at_hand; /* NULL: nothing was counted yet */
+    struct draft_trial *at_hand; /* NULL: the last pass does not count */
 };
 
 /* Begins a pass of so many sessions. Returns whether it goes without the block. */

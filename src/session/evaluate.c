@@ -561,7 +561,8 @@ static void count_tokens(const struct fm_evaluation *e)
     *(e->is_decode ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
     m->n_decode_passes += e->is_decode ? e->n_passes : 0;
     if (e->is_decode)
-        draft_gate_spent(&m->gate, e->n_sessions, n, elapsed_ns);
+        draft_gate_spent(&m->gate, e->n_sessions, n, elapsed_ns,
+                         e->is_on_trial && e->n_passes == 1);
     if (e->is_decode && e->n_passes == 1 && e->is_alone && elapsed_ns > e->predict_ns)
         draft_gate_time(&m->gate, e->n_pass_rows, elapsed_ns - e->predict_ns);
 }
@@ -633,7 +634,7 @@ static void make_drafts(struct fm_evaluation *e)
 {
     e->m->engine.stray_position = UINT32_MAX;
     if (e->is_decode && engine_limits(&e->m->engine)->n_drafts > 0)
-        e->predict_ns = draft_make(e->m, e->items, e->n_items);
+        e->predict_ns = draft_make(e->m, e->items, e->n_items, &e->is_on_trial);
     e->stray_position = e->m->engine.stray_position;
 }
 

@@ -37,6 +37,7 @@ struct fm_evaluation {
     uint32_t n_passes, n_pass_rows; /* so far; rows of the last one */
     uint32_t n_sessions;            /* in the last one */
     uint64_t begin_ns, predict_ns;  /* predict_ns: that predicting drafts took */
+    bool is_on_trial;          /* it depends on the model's own block which drafts it has */
     bool is_decode;            /* one token per item, after earlier tokens */
     bool is_observed;          /* somebody sees what happens inside a pass */
     bool is_alone;             /* no other evaluation was under way meanwhile */

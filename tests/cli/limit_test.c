@@ -102,7 +102,8 @@ static void test_as_asked(void **state)
     struct fm_stats after = {.size = sizeof after, .n_decode_tokens = 10,
                              .decode_ns = 50000000000, .bytes_read = 600, .n_expert_misses = 60,
                              .n_layers_read = 40};
-    struct fm_disk_speeds disk = {.size = sizeof disk, .read = {.median = 1000},
+    struct fm_disk_speeds disk = {.size = sizeof disk, .expert_bytes = 10,
+                                  .read = {.median = 1000},
                                   .one = {.median = 200}, .two = {.median = 250}};
     struct limit limit;
     struct as_asked asked;
@@ -119,11 +120,15 @@ static void test_as_asked(void **state)
     assert_non_null(strstr(as_asked_text(&asked, text), "4.0 layers per token read 1.5 experts"));
     after.n_expert_misses = 160; /* four, two of them at full speed */
     as_asked_of(&before, &after, &disk, &limit, &asked);
-    same(asked.io_s, 4 * (2 * 3.75 / 250 + 2 * 3.75 / 1000));
+    same(asked.io_s, 4 * (2 * 10 / 250.0 + 2 * 10 / 1000.0));
     limit_between(&before, &after, &info, 8, &(struct limit_speeds){.disk = 1000, .memory = 60},
                   &limit); /* memory binds */
     as_asked_of(&before, &after, &disk, &limit, &asked);
     same(asked.max_per_s, limit.max_per_s);
+    after.n_guesses = 1;
+    as_asked_of(&before, &after, &disk, &limit, &asked);
+    assert_true(asked.max_per_s == 0);
+    after.n_guesses = 0;
     disk.one.median = 0;
     as_asked_of(&before, &after, &disk, &limit, &asked);
     assert_true(asked.max_per_s == 0);

@@ -4,6 +4,14 @@ from fault import Fault
 NUMBERS, LEFT_OUT, ENDS = ['cli.BenchAllNumbers'], ['cli.BenchAllLeftOut'], ['cli.BenchAllEnds']
 
 FAULTS = [
+    Fault('single experts are asked for before the last one is there', 'src/store/reader_measure.c',
+          'asked < bytes && !m->in_groups',
+          'asked < bytes',
+          ['stream.disk_groups']),
+    Fault('a second expert takes as long as the first', 'apps/bench/as_asked.c',
+          'one_s + (n - 1) * (two_s - one_s)',
+          'n * one_s',
+          ['cli.limit']),
     Fault('the median of all rounds is the lowest one', 'apps/bench/all_result.c',
           's.median = (sorted[(s.n - 1) / 2] + sorted[s.n / 2]) / 2;',
           's.median = sorted[0];', NUMBERS),
