@@ -146,7 +146,7 @@ static void matmul(const struct kernel_matmul *m)
 {
     if (m->w->quant->codes == QUANT_NO_CODES)
         matmul_float(m);
-    else if (is_interleaved_apart(m->w) && m->n <= INTERLEAVED_TOKENS)
+    else if (is_interleaved_apart(m->w) && m->n <= INTERLEAVED_MOST)
         matmul_interleaved(m);
     else if (m->n >= PANEL_TOKENS)
         matmul_panel(m);

@@ -300,32 +300,64 @@ static void interleaved_find_next(const struct kernel_matmul *m, size_t r, size_
     in->next.scales_step = next.scales_step;
 }
 
-/* For up to INTERLEAVED_TOKENS tokens. scratch: the tokens in the order of nibbles. */
-static void matmul_interleaved(const struct kernel_matmul *m)
+/* More tokens are multiplied in two halves, the second while the blocks are in the cache. Where it
+ * pays, up to so many: a panel of weights takes longer for them. */
+#define INTERLEAVED_MOST (INTERLEAVED_TOKENS > 2 ? 2 * INTERLEAVED_TOKENS - 1 : INTERLEAVED_TOKENS)
+
+/* Tokens that are multiplied together. */
+struct interleaved_part {
+    size_t first, n;
+    struct interleaved in;
+};
+
+/* Points to the tokens of a part. scratch: all tokens in the order of nibbles. */
+static void interleaved_take(const struct kernel_matmul *m, struct interleaved_part *part)
 {
-    const size_t n_cols = m->w->n_cols, n_many = interleaved_by_tokens[m->n - 1].n_blocks;
-    struct interleaved in = interleaved_of(m->w);
-    vf acc[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS];
-    for (size_t t = 0; t < m->n; t++) {
+    const size_t n_cols = m->w->n_cols;
+    struct interleaved *in = &part->in;
+    *in = interleaved_of(m->w);
+    for (size_t i = 0; i < part->n; i++) {
+        const size_t t = part->first + i;
         int8_t *ordered = (int8_t *)m->scratch + t * n_cols;
-        in.f[t] = fold_inputs_of(m, t, in.n_groups, NULL, NULL);
-        in.q[t] = m->in.q + kernel_pick(m, t) * n_cols;
-        if (in.kind != KIND_EIGHT) {
-            order_nibbles(in.q[t], n_cols, ordered);
-            in.q[t] = ordered;
+        in->f[i] = fold_inputs_of(m, t, in->n_groups, NULL, NULL);
+        in->q[i] = m->in.q + kernel_pick(m, t) * n_cols;
+        if (in->kind != KIND_EIGHT) {
+            order_nibbles(in->q[i], n_cols, ordered);
+            in->q[i] = ordered;
         }
     }
-    interleaved_move(&in, m->begin / LANES);
-    for (size_t r = m->begin, n; r < m->end; r += n * LANES, interleaved_move(&in, n)) {
+    interleaved_move(in, m->begin / LANES);
+}
+
+/* Multiplies n blocks from row r on. */
+static void interleaved_blocks(const struct kernel_matmul *m, size_t r, size_t n,
+                               struct interleaved_part *part)
+{
+    vf acc[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS];
+    interleaved_find_next(m, r, n, &part->in);
+    if (n == 1)
+        interleaved_by_tokens[part->n - 1].one(&part->in, acc);
+    else
+        interleaved_by_tokens[part->n - 1].many(&part->in, acc);
+    for (size_t b = 0; b < n; b++)
+        for (size_t i = 0; i < part->n; i++)
+            vf_store(kernel_out(m, part->first + i, r + b * LANES), acc[b][i]);
+    interleaved_move(&part->in, n);
+}
+
+/* For up to INTERLEAVED_MOST tokens. */
+static void matmul_interleaved(const struct kernel_matmul *m)
+{
+    const bool is_cut = m->n > INTERLEAVED_TOKENS;
+    const size_t n_first = is_cut ? m->n - m->n / 2 : m->n;
+    struct interleaved_part parts[2] = {{.n = n_first}, {.first = n_first, .n = m->n - n_first}};
+    const size_t n_many = interleaved_by_tokens[n_first - 1].n_blocks;
+    for (unsigned i = 0; i < 1u + is_cut; i++)
+        interleaved_take(m, &parts[i]);
+    for (size_t r = m->begin, n; r < m->end; r += n * LANES) {
         n = m->end - r >= n_many * LANES ? n_many : 1;
-        interleaved_find_next(m, r, n, &in);
-        if (n == 1)
-            interleaved_by_tokens[m->n - 1].one(&in, acc);
-        else
-            interleaved_by_tokens[m->n - 1].many(&in, acc);
-        for (size_t b = 0; b < n; b++)
-            for (size_t t = 0; t < m->n; t++)
-                vf_store(kernel_out(m, t, r + b * LANES), acc[b][t]);
+        for (unsigned i = 0; i < 1u + is_cut; i++)
+            interleaved_blocks(m, r, n, &parts[i]);
     }
 }
 
