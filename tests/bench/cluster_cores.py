@@ -2,15 +2,17 @@
 """Measures ranks with processors of their own, beside one rank, on a machine with many of them.
 
 usage: cluster_cores.py KIT --json FILE [--ranks 4] [--cores 4] [--seconds 180] [--rounds 3]
-                        [--work DIR] [--shape SHAPE] [--synth "OPTION..."]
+                        [--work DIR] [--shape SHAPE] [--synth "OPTION..."] [--memory SIZE]
 
 KIT is the folder that mpi_kit.sh makes; the machine needs python3, taskset and ranks x cores
 processors, and no Open MPI. A model of random weights is made in DIR (default: /dev/shm if it has
 room, or else the folder of FILE) and removed at the end. Then, in turns, round after round:
 
-    one rank on --cores processors      layer times, prompt of 2,048 tokens, 8 sequences, one answer
+    one rank on --cores processors      layer times, alone and beside as many others as there are
+                                        ranks; prompt of 2,048 tokens, 8 sequences, one answer
     --ranks ranks, each on as many      hops, the same prompt, 8 sequences, as many as ranks, one
-    one rank on all these processors    the same prompt, 8 sequences, one answer
+    one rank on all these processors    the same prompt, 8 sequences, one answer; in the first round,
+                                        as the prompt on ranks in other pieces
 
 FILE is written after every step, so an end before the last one loses nothing. No step begins that
 would end after --seconds. A table of what was measured is printed at the end, and again by
@@ -24,7 +26,16 @@ many bytes of dense weights in a layer as in one expert. What memory allows 8 se
 each rank has one of its own, is printed with the table.
 
 Processors may be halves of cores. Then both halves have to belong to one rank: which processor
-shares its core with the first one is measured before anything else.
+shares its core with the first one is measured before anything else. If half of the processors are
+enough, each rank has cores of its own and leaves the other halves idle.
+
+All ranks share the memory of this machine. Several machines do not. A rank with one or two
+processors leaves most of the memory's bandwidth to the others, so --cores 1 is closest to machines
+of their own. Layer times beside other processes show what sharing costs.
+
+With --memory every rank has that budget, and reads what does not fit past the page cache, from DIR:
+this is what several machines gain when one of them cannot hold the model. Only the prompt and the 8
+sequences are measured then.
 """
 import argparse
 import json
@@ -43,6 +54,7 @@ SYNTH = ("--layers 8 --experts 96 --hidden 1024 --expert-width 4096 --heads 16 -
 PROMPT, SEQUENCES = 2048, 8
 PIECES = (128, 256) # the prompt on ranks again, in pieces that the program has not chosen
 COMMON = ["--gpu", "off", "--no-heat", "--json", "--quiet"]
+LOAD_S = 5.0 # after which a process has opened the model and computes
 
 
 class Measuring:
@@ -51,6 +63,8 @@ class Measuring:
     def __init__(self, options, model):
         self.options, self.model = options, model
         self.end = options.begin + options.seconds
+        self.common = COMMON + (["--memory", options.memory, "--io", "direct"]
+                                if options.memory else [])
         self.took = {}
         self.found = {"ranks": options.ranks, "cores": options.cores, "cut": None, "steps": []}
 
@@ -164,13 +178,15 @@ def other_half(processors):
     return (slowest if shares[slowest] < 0.85 else None), shares
 
 
-def in_order(processors, half):
-    """The processors with both halves of each core side by side."""
+def in_order(processors, half, needed):
+    """The processors with both halves of each core side by side, or one half of each if that is
+    enough."""
     step = processors.index(half) if half is not None else 1
-    if step <= 1 or len(processors) % (2 * step) != 0:
+    if half is None or len(processors) % (2 * step) != 0:
         return processors
-    return [processors[block + i + j * step] for block in range(0, len(processors), 2 * step)
-            for i in range(step) for j in range(2)]
+    ordered = [processors[block + i + j * step] for block in range(0, len(processors), 2 * step)
+               for i in range(step) for j in range(2)]
+    return ordered[::2] if 2 * needed <= len(ordered) else ordered
 
 
 # ---- one step each
@@ -179,17 +195,41 @@ def in_order(processors, half):
 def profiled(m, n_rows):
     with tempfile.TemporaryDirectory() as work:
         path = os.path.join(work, "profile.json")
-        words = ["bench", "decode"] if n_rows == 1 else ["bench", "batch", "--sequences",
-                                                        str(n_rows)]
-        m.ranks(1, m.options.cores, *words, m.model, *COMMON, "--tokens", "24", "--repeat", "2",
-                "--profile", path)
-        return {"rows": n_rows,
+        told = json.loads(m.ranks(1, m.options.cores, "bench", "batch", m.model, *m.common,
+                                  "--sequences", str(n_rows), "--tokens", "24", "--repeat", "5",
+                                  "--profile", path))
+        return {"rows": n_rows, "pass_s": n_rows / told["tok_per_s"],
                 "layers_s": layer_times(pathlib.Path(path).read_text("utf-8"), n_rows)}
+
+
+def profiled_beside(m, n_rows):
+    """The same while a process on the processors of every other rank does the same."""
+    cores = m.options.cores
+    others = []
+    try:
+        for rank in range(1, m.options.ranks):
+            own = m.found["processors"][rank * cores:(rank + 1) * cores]
+            others.append(subprocess.Popen(
+                ["taskset", "-c", ",".join(map(str, own)),
+                 os.path.join(m.options.kit, "bin", "flashmoe"), "bench", "batch", m.model,
+                 *m.common, "--threads", str(cores), "--sequences", str(n_rows), "--tokens",
+                 "16384", "--repeat", "1"],
+                env=m.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL))
+        time.sleep(LOAD_S)
+        found = profiled(m, n_rows)
+        if any(other.poll() is not None for other in others):
+            sys.exit("a process that should have run beside the measured one has ended")
+        return found
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def bench(m, n, cores, *words):
     cut = ["--layers", ",".join(map(str, m.found["cut"]))] if n > 1 else []
-    told = json.loads(m.ranks(n, cores, "bench", *words, *COMMON, *cut))
+    told = json.loads(m.ranks(n, cores, "bench", *words, *m.common, *cut))
     kept = ("tok_per_s", "tok_per_s_min", "tok_per_s_max", "memory_read_gb_per_s", "is_resident",
             "logits_hash")
     return {key: told[key] for key in kept}
@@ -200,8 +240,9 @@ def prompt_of(m, n, cores, *more):
 
 
 def sequences_of(m, n, cores, count):
-    return bench(m, n, cores, "batch", m.model, "--sequences", str(count), "--tokens", "32",
-                 "--repeat", "5")
+    length = ["--tokens", "8", "--repeat", "4"] if m.options.memory else \
+        ["--tokens", "32", "--repeat", "5"]
+    return bench(m, n, cores, "batch", m.model, "--sequences", str(count), *length)
 
 
 def answer_of(m, n, cores):
@@ -209,7 +250,7 @@ def answer_of(m, n, cores):
     read its experts before: the answer itself reads them for the first time."""
     cut = ["--layers", ",".join(map(str, m.found["cut"]))] if n > 1 else []
     told = json.loads(m.ranks(n, cores, "run", m.model, "-p", "a", "--raw", "--temp", "0", "-n",
-                              "128", *COMMON, *cut))
+                              "128", *m.common, *cut))
     found = sequences_of(m, n, cores, 1)
     found["cold_tok_per_s"] = told["tok_per_s"]
     for rank in told.get("ranks", [])[:1]:
@@ -226,12 +267,29 @@ def hops_of(m):
             "message_bytes": told.get("message_bytes")}
 
 
+def one_round_of_budgets(m, alone, apart):
+    """The same with a budget: what a layer takes depends on how many others share its rank."""
+    n, cores = m.options.ranks, m.options.cores
+    if m.found["cut"] is None:
+        layers = m.found["model"]["n_layers"]
+        m.found["cut"] = best_cut([1] * layers + [0], n)
+    steps = [(f"{where}, {what}", lambda r=r, f=f: f(m, r, cores))
+             for what, f in (("prompt", prompt_of),
+                             ("8 sequences", lambda *a: sequences_of(*a, SEQUENCES)))
+             for where, r in ((alone, 1), (apart, n))]
+    return all(m.step(name, measure) for name, measure in steps)
+
+
 def one_round(m, with_all):
     """Returns False: there was no time for all of it."""
     n, cores = m.options.ranks, m.options.cores
     alone, apart, together = "one rank", f"{n} ranks", "one rank, all processors"
+    if m.options.memory:
+        return one_round_of_budgets(m, alone, apart)
     if not m.step("layers, alone", lambda: profiled(m, 1)) or \
-            not m.step("layers, in a group", lambda: profiled(m, SEQUENCES // n)):
+            not m.step("layers, one row beside others", lambda: profiled_beside(m, 1)) or \
+            not m.step("layers, in a group beside others",
+                       lambda: profiled_beside(m, SEQUENCES // n)):
         return False
     if m.found["cut"] is None:
         m.found["cut"] = best_cut(m.found["steps"][-1]["layers_s"], n)
@@ -242,9 +300,9 @@ def one_round(m, with_all):
              for where, r, c in ((alone, 1, cores), (apart, n, cores))]
     steps.insert(4, ("hops", lambda: hops_of(m)))
     steps.append((f"{apart}, {n} sequences", lambda: sequences_of(m, n, cores, n)))
-    steps += [(f"{apart}, prompt, pieces of {rows}", lambda rows=rows:
-               prompt_of(m, n, cores, "--prefill-chunk", str(rows))) for rows in PIECES]
     if with_all:
+        steps += [(f"{apart}, prompt, pieces of {rows}", lambda rows=rows:
+                   prompt_of(m, n, cores, "--prefill-chunk", str(rows))) for rows in PIECES]
         steps += [(f"{together}, prompt", lambda: prompt_of(m, 1, n * cores)),
                   (f"{together}, 8 sequences",
                    lambda: sequences_of(m, 1, n * cores, SEQUENCES)),
@@ -280,8 +338,9 @@ def bytes_of_step(found):
 
 def show(found):
     n = found["ranks"]
-    print(f"{found['description']}; layers {found['cut']}; {len(values_of(found, 'hops', 'hop_s'))}"
-          " rounds, tok/s: median, lowest and highest\n")
+    rounds = len(values_of(found, f"{n} ranks, 8 sequences"))
+    print(f"{found['description']}; layers {found['cut']}; {rounds} rounds, tok/s: median, lowest "
+          "and highest\n")
     print(f"| | one rank, {found['cores']} processors | {n} ranks with {found['cores']} each | "
           f"ratio of medians, of pairs | one rank, {n * found['cores']} processors |")
     print("|---|---|---|---|---|")
@@ -334,7 +393,7 @@ def measure(options):
     m = Measuring(options, None)
     own = sorted(os.sched_getaffinity(0))
     half, m.found["loops_beside_first"] = other_half(own)
-    m.found["processors"] = in_order(own, half)
+    m.found["processors"] = in_order(own, half, n)
     print(f"processor {own[0]} shares its core with {half}; order {m.found['processors']}",
           file=sys.stderr)
     shape = [options.shape, "model.fmoe", *options.synth.split()]
@@ -345,7 +404,8 @@ def measure(options):
         begin = time.monotonic()
         m.program("synth", options.shape, m.model, *options.synth.split(), "--quiet")
         print(f"synth: {time.monotonic() - begin:.1f} s in {w}", file=sys.stderr, flush=True)
-        m.found["description"] = f"{options.shape} {options.synth}"
+        m.found["description"] = f"{options.shape} {options.synth}" + (
+            f", {options.memory} for each rank" if options.memory else "")
         m.found["model"] = {key: value for key, value in size.items() if "bytes" in key}
         told = json.loads(m.program("inspect", m.model, "--json"))
         m.found["model"] |= {key: told[key] for key in ("n_layers", "n_experts",
@@ -365,6 +425,7 @@ def main():
     for name, value in (("ranks", 4), ("cores", 4), ("seconds", 180), ("rounds", 3)):
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--work")
+    parser.add_argument("--memory", help="budget of each rank, as for flashmoe")
     parser.add_argument("--shape", default=SHAPE)
     parser.add_argument("--synth", default=SYNTH, help="options of 'flashmoe synth', one word")
     options = parser.parse_args()

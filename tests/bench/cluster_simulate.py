@@ -17,6 +17,10 @@ calibrate: measures each layer of a model on one rank (bench decode --profile), 
 ranks of this machine (cluster probe); predicts what 2 and 4 ranks reach, with the same simulation;
 and measures that (bench decode, bench batch under mpirun), in turns. One thread per rank. With
 --from, it takes all of this from a file of cluster_cores.py, whose ranks have several processors.
+Where all ranks compute at the same time they share the machine's memory, so several sequences are
+predicted from layers that were measured beside other processes. What a pass of one rank takes
+beyond its layers is divided among the stages, and a hop is what it took in an answer, since a rank
+that waits for long sleeps between its looks at the network.
 """
 import argparse
 import heapq
@@ -316,25 +320,28 @@ def pairs_from(kept):
         rounds.setdefault(step["name"], []).append(step)
     found = {}
 
-    def compare(what, measured, predicted):
-        for i, step in enumerate(rounds.get(measured, ())):
-            if i < len(rounds.get("hops", ())):
-                own, group = (rounds[f"layers, {how}"][i] for how in ("alone", "in a group"))
-                found.setdefault(what, []).append(
-                    (predicted(own["layers_s"], group, rounds["hops"][i]["hop_s"]),
-                     step["tok_per_s"]))
+    answers = rounds.get(f"{n} ranks, one answer", ())
 
-    compare("1 rank", "one rank, one answer",
-            lambda own, group, hop: predict(own, [len(own) - 1], 0, 1))
-    compare(f"{n} ranks", f"{n} ranks, one answer",
-            lambda own, group, hop: predict(own, cut, hop, 1))
-    compare(f"{n} ranks, {n} sequences", f"{n} ranks, {n} sequences",
-            lambda own, group, hop: predict(own, cut, hop, n))
+    def compare(what, measured, layers, predicted):
+        for i, step in enumerate(rounds.get(measured, ())):
+            if i < len(answers):
+                own = rounds[f"layers, {layers}"][i]
+                beyond = own["pass_s"] / sum(own["layers_s"])
+                times = [beyond * s for s in own["layers_s"]]
+                found.setdefault(what, []).append(
+                    (own["rows"] * predicted(times, answers[i]["hop_s"]), step["tok_per_s"]))
+
+    compare("1 rank", "one rank, one answer", "alone",
+            lambda times, hop: predict(times, [len(times) - 1], 0, 1))
+    compare(f"{n} ranks", f"{n} ranks, one answer", "alone",
+            lambda times, hop: predict(times, cut, hop, 1))
+    compare(f"{n} ranks, {n} sequences", f"{n} ranks, {n} sequences", "one row beside others",
+            lambda times, hop: predict(times, cut, hop, n))
     compare(f"{n} ranks, 8 sequences in {n} groups", f"{n} ranks, 8 sequences",
-            lambda own, group, hop: group["rows"] * predict(group["layers_s"], cut, hop, n))
+            "in a group beside others", lambda times, hop: predict(times, cut, hop, n))
     found[f"hop of {n} ranks, ms"] = [(1e3 * step["hop_s"],) * 2 for step in rounds.get("hops", ())]
     found["hop in an answer, ms"] = [(1e3 * step["hop_s"],) * 2
-                                     for step in rounds.get(f"{n} ranks, one answer", ())]
+                                     for step in answers]
     return found
 
 

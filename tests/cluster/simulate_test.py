@@ -48,45 +48,56 @@ class Simulation(unittest.TestCase):
         self.assertEqual(even_cut(61, 4), [15, 15, 15, 16])
 
     def kept(self):
-        """A file of cluster_cores.py: two ranks, four layers of 10 ms and a head of 5."""
+        """A file of cluster_cores.py: two ranks, four layers of 10 ms and a head of 5. A pass takes
+        a tenth more than its layers."""
         def step(name, **more):
             return {"name": name, "took_s": 1, **more}
         times = [0.01, 0.01, 0.01, 0.01, 0.005]
         return {"ranks": 2, "cores": 1, "cut": [2, 2], "steps": [
-            step("layers, alone", rows=1, layers_s=times),
-            step("layers, in a group", rows=4, layers_s=[2 * s for s in times]),
+            step("layers, alone", rows=1, pass_s=0.0495, layers_s=times),
+            step("layers, one row beside others", rows=1, pass_s=0.135,
+                 layers_s=[3 * s for s in times]),
+            step("layers, in a group beside others", rows=4, pass_s=0.09,
+                 layers_s=[2 * s for s in times]),
             step("hops", hop_s=0.001),
             step("one rank, one answer", tok_per_s=20.0),
             step("2 ranks, one answer", tok_per_s=20.0, hop_s=0.002),
             step("2 ranks, 8 sequences", tok_per_s=80.0),
-            step("one rank, one answer", tok_per_s=1.0)]} # its round has no hops
+            step("2 ranks, 2 sequences", tok_per_s=30.0),
+            step("one rank, one answer", tok_per_s=1.0)]} # its round has ended early
 
     def test_calibration_from_a_file(self):
         found = cluster_simulate.pairs_from(self.kept())
         self.assertEqual(found["hop in an answer, ms"], [(2.0, 2.0)])
-        for what, expected in (("1 rank", 1 / 0.045), ("2 ranks", 1 / 0.047)):
+        for what, expected in (("1 rank", 1 / 0.0495), ("2 ranks", 1 / 0.0535)):
             (predicted, measured), = found[what]
             self.assertAlmostEqual(predicted, expected, places=6)
             self.assertEqual(measured, 20)
         (predicted, _), = found["2 ranks, 8 sequences in 2 groups"]
         self.assertAlmostEqual(predicted, 4 / 0.05, delta=4)
+        (predicted, _), = found["2 ranks, 2 sequences"]
+        self.assertAlmostEqual(predicted, 1 / 0.075, delta=0.7)
 
     def test_calibration_from_a_file_that_ended_early(self):
         kept = self.kept()
         for n in range(len(kept["steps"])):
             early = cluster_simulate.pairs_from(dict(kept, steps=kept["steps"][:n]))
-            self.assertEqual("2 ranks" in early, n > 4)
+            self.assertEqual("2 ranks" in early, n > 5)
+            self.assertEqual("1 rank" in early, n > 5)
             shown = io.StringIO()
             with contextlib.redirect_stdout(shown):
                 cluster_simulate.print_pairs(early)
-            self.assertEqual("hop of 2 ranks, ms: 1.000" in shown.getvalue(), n > 2)
+            self.assertEqual("hop of 2 ranks, ms: 1.000" in shown.getvalue(), n > 3)
 
     def test_cores(self):
         self.assertEqual(cluster_cores.best_cut([1] * 8 + [0.1], 4), [2, 2, 2, 2])
         self.assertEqual(cluster_cores.best_cut([1] * 6 + [2], 2), [2, 4])
-        self.assertEqual(cluster_cores.in_order([0, 1, 2, 3, 4, 5, 6, 7], 4),
-                         [0, 4, 1, 5, 2, 6, 3, 7])
-        self.assertEqual(cluster_cores.in_order([0, 1, 2, 3], None), [0, 1, 2, 3])
+        for needed, expected in ((8, [0, 4, 1, 5, 2, 6, 3, 7]), (5, [0, 4, 1, 5, 2, 6, 3, 7]),
+                                 (4, [0, 1, 2, 3])):
+            self.assertEqual(cluster_cores.in_order([0, 1, 2, 3, 4, 5, 6, 7], 4, needed), expected)
+        self.assertEqual(cluster_cores.in_order([0, 1, 2, 3], 1, 4), [0, 1, 2, 3])
+        self.assertEqual(cluster_cores.in_order([0, 1, 2, 3], 1, 2), [0, 2])
+        self.assertEqual(cluster_cores.in_order([0, 1, 2, 3], None, 2), [0, 1, 2, 3])
         # Four groups of two read dense weights of 10 four times, and 2 - 1/4 of 4 experts of 1.
         model = {"n_layers": 1, "n_experts": 4, "n_experts_per_token": 1, "expert_bytes": 1,
                  "dense_token_bytes": 10}

@@ -1,7 +1,9 @@
 /* Products of weights with the input's rows. Work is first cut into pieces of equal cost. A piece
  * is a contiguous range of the list of weights, in units of weight rows. With few input rows there
- * is one piece per thread. With many there are smaller pieces, which the threads take in turn. */
+ * is one piece per thread. With many there are smaller pieces, which the threads take in turn; the
+ * input's rows are divided into blocks, too, so that each stays in the cache of few threads. */
 #include <assert.h>
+#include <stdatomic.h>
 
 #include "backend/cpu/backend_cpu_internal.h"
 #include "base/mem.h"
@@ -12,6 +14,11 @@
  * Smaller pieces shorten the wait for the last thread, but each piece has a fixed cost. */
 #define MIN_PIECE_WORK (8u << 20)
 #define MAX_PIECES 32
+/* With many input rows, a piece has a block of them with at most so many bytes: a thread reads the
+ * block once for every few weight rows, so it should stay in its L2 cache. */
+#define BLOCK_BYTES (256u << 10)
+#define MIN_BLOCK_ROWS 64
+#define MAX_BLOCKS 64
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
@@ -98,6 +105,40 @@ static void add_bias(const struct backend_cpu *cpu, const float *bias, float *ou
                          end - begin);
 }
 
+/* Returns how many blocks of equal size to cut n rows of n_cols codes into. */
+static size_t n_blocks_for(size_t n, size_t n_cols)
+{
+    const size_t fit = BLOCK_BYTES / n_cols / KERNEL_ROWS * KERNEL_ROWS;
+    const size_t rows = fit > MIN_BLOCK_ROWS ? fit : MIN_BLOCK_ROWS;
+    return n > rows ? smaller((n + rows - 1) / rows, MAX_BLOCKS) : 1;
+}
+
+/* Returns the product with a block of the input's rows: whole groups of sixteen except at the
+ * end. */
+static struct kernel_matmul block_of(struct kernel_matmul m, size_t block, size_t n_blocks)
+{
+    const struct quant *quant = m.w->quant;
+    const size_t n_groups = (m.n + KERNEL_ROWS - 1) / KERNEL_ROWS;
+    const size_t begin = n_groups * block / n_blocks * KERNEL_ROWS;
+    m.n = smaller(n_groups * (block + 1) / n_blocks * KERNEL_ROWS, m.n) - begin;
+    if (m.place != NULL)
+        m.place += begin;
+    else
+        m.y += begin * m.y_stride;
+    if (m.pick != NULL) {
+        m.pick += begin;
+    } else if (quant->codes == QUANT_NO_CODES) {
+        m.in.x += begin * m.w->n_cols;
+    } else {
+        const size_t first = begin * (m.w->n_cols / quant->group);
+        m.in.q += begin * m.w->n_cols;
+        m.in.scale += first;
+        m.in.offset += first;
+        m.in.sum += first;
+    }
+    return m;
+}
+
 /* ---- the input ------------------------------------------------------------------------------- */
 
 void cpu_input(struct backend *be, const float *x, size_t n, size_t n_cols)
@@ -167,7 +208,9 @@ struct matmul_job {
     const struct backend_product *products;
     size_t n_products;
     uint64_t total;
-    size_t n_pieces;
+    size_t n_blocks; /* of the input's rows */
+    size_t n_pieces; /* of the weights' rows, for each block */
+    atomic_size_t next_piece[MAX_BLOCKS];
 };
 
 static uint64_t n_units_of(size_t n_rows, size_t unit)
@@ -193,8 +236,8 @@ static struct run matmul_run(const struct matmul_job *job, size_t i, struct shar
     return (struct run){w, begin * UNIT_ROWS, smaller(end * UNIT_ROWS, w->n_rows)};
 }
 
-static void matmul_piece(const struct matmul_job *job, size_t piece, struct inputs *last,
-                         float *scratch)
+static void matmul_piece(const struct matmul_job *job, size_t block, size_t piece,
+                         struct inputs *last, float *scratch)
 {
     struct backend_cpu *cpu = job->cpu;
     struct share share = share_of(job->total, piece, job->n_pieces);
@@ -204,22 +247,30 @@ static void matmul_piece(const struct matmul_job *job, size_t piece, struct inpu
         next = matmul_run(job, i + 1, &share);
         if (run.begin >= run.end)
             continue;
-        multiply(cpu, last, &(struct kernel_matmul){
+        const struct kernel_matmul all = {
             .w = run.w, .begin = run.begin, .end = run.end, .in = input_for(cpu, run.w),
             .n = cpu->input.n, .y = product->y, .y_stride = run.w->n_rows,
-            .scratch = scratch, .next = next.w, .next_row = next.begin});
-        add_bias(cpu, product->bias, product->y, run.w->n_rows, NULL, cpu->input.n, run.begin,
-                 run.end);
+            .scratch = scratch, .next = next.w, .next_row = next.begin};
+        struct kernel_matmul m = block_of(all, block, job->n_blocks);
+        multiply(cpu, last, &m);
+        add_bias(cpu, product->bias, m.y, run.w->n_rows, NULL, m.n, run.begin, run.end);
     }
 }
 
+/* Each thread begins with another block and helps the others when its own is done. So few threads
+ * bring the same block into their caches and into the kernel's order. */
 static void matmul_part(void *ctx, unsigned part, unsigned n_parts)
 {
-    const struct matmul_job *job = ctx;
+    struct matmul_job *job = ctx;
     struct inputs last = {0};
-    (void)n_parts;
-    for (size_t piece; (piece = pool_take(job->cpu->pool)) < job->n_pieces;)
-        matmul_piece(job, piece, &last, cpu_scratch(job->cpu, part));
+    const size_t own = part * job->n_blocks / n_parts;
+    for (size_t i = 0; i < job->n_blocks; i++) {
+        const size_t block = (own + i) % job->n_blocks;
+        for (size_t piece; (piece = atomic_fetch_add_explicit(&job->next_piece[block], 1,
+                                                              memory_order_relaxed)) <
+                           job->n_pieces;)
+            matmul_piece(job, block, piece, &last, cpu_scratch(job->cpu, part));
+    }
 }
 
 void cpu_matmul(struct backend *be, const struct backend_product *products, size_t n)
@@ -233,7 +284,10 @@ void cpu_matmul(struct backend *be, const struct backend_product *products, size
                      row_cost(job.cpu, w, job.cpu->input.n);
         work += (size_t)w->n_rows * w->n_cols * job.cpu->input.n;
     }
-    job.n_pieces = n_pieces_for(job.cpu, job.cpu->input.n, work);
+    job.n_blocks = n_blocks_for(job.cpu->input.n, job.cpu->input.n_cols);
+    for (size_t i = 0; i < job.n_blocks; i++)
+        atomic_init(&job.next_piece[i], 0);
+    job.n_pieces = n_pieces_for(job.cpu, job.cpu->input.n, work / job.n_blocks);
     cpu_run(job.cpu, matmul_part, &job, work);
 }
 
@@ -304,17 +358,21 @@ static void gate_rows(const struct ffn_job *job, const struct backend_ffn *f, si
 {
     struct backend_cpu *cpu = job->cpu;
     const size_t width = f->gate.n_rows;
-    struct kernel_matmul m = {.w = &f->gate, .begin = begin, .end = end,
-                              .in = input_for(cpu, &f->gate), .n = f->n, .pick = f->rows,
-                              .y = cpu->gate + at, .y_stride = width, .scratch = scratch,
-                              .next = &f->up, .next_row = begin};
-    multiply(cpu, last, &m);
-    m.w = &f->up;
-    m.in = input_for(cpu, &f->up);
-    m.y = cpu->up + at;
-    m.next = next.w;
-    m.next_row = next.begin;
-    multiply(cpu, last, &m);
+    const size_t n_blocks = n_blocks_for(f->n, f->gate.n_cols);
+    const struct kernel_matmul gate = {
+        .w = &f->gate, .begin = begin, .end = end, .in = input_for(cpu, &f->gate), .n = f->n,
+        .pick = f->rows, .y = cpu->gate + at, .y_stride = width, .scratch = scratch,
+        .next = &f->up, .next_row = begin};
+    struct kernel_matmul up = gate;
+    up.w = &f->up;
+    up.in = input_for(cpu, &f->up);
+    up.y = cpu->up + at;
+    up.next = next.w;
+    up.next_row = next.begin;
+    for (size_t i = 0; i < n_blocks; i++) {
+        multiply(cpu, last, (struct kernel_matmul[]){block_of(gate, i, n_blocks)});
+        multiply(cpu, last, (struct kernel_matmul[]){block_of(up, i, n_blocks)});
+    }
     add_bias(cpu, f->gate_bias, cpu->gate + at, width, NULL, f->n, begin, end);
     add_bias(cpu, f->up_bias, cpu->up + at, width, NULL, f->n, begin, end);
     for (size_t i = at + begin; i < at + f->n * width; i += width)

@@ -241,8 +241,8 @@ static void tile_panels(const struct kernel_matmul *m, struct panel *p, const st
 
 /* Unpack this many groups before the tile unit needs them: loading a tile from bytes that were just
  * stored is slow. */
-#define UNPACKED_AHEAD 3
-#define UNPACKED_GROUPS 4 /* at least UNPACKED_AHEAD */
+#define UNPACKED_AHEAD 4
+#define UNPACKED_GROUPS 8 /* more than UNPACKED_AHEAD */
 #define MAX_GROUP 128
 
 struct unpacked {
@@ -324,22 +324,24 @@ INLINE void tile_row_block(const struct tile_product *p, enum interleaved_kind k
     for (size_t g = 0; kind != KIND_EIGHT && g < UNPACKED_AHEAD && g < n_groups; g++)
         unpack_group(p, g, kind, group);
     TILE_GROUP(0, 4, 5, 0);
+    if (n_groups > 1)
+        TILE_GROUP(1, 6, 7, 1);
     TILE_STORE(0);
     for (size_t g = 0; g < n_groups; g++) {
-        const bool has_more = g + 1 < n_groups, is_even = g % 2 == 0;
+        const bool is_even = g % 2 == 0;
         if (kind != KIND_EIGHT && g + UNPACKED_AHEAD < n_groups)
             unpack_group(p, g + UNPACKED_AHEAD, kind, group);
-        if (has_more && is_even)
-            TILE_GROUP(1, 6, 7, g + 1);
-        else if (has_more)
-            TILE_GROUP(0, 4, 5, g + 1);
+        if (g + 2 < n_groups && is_even)
+            TILE_GROUP(0, 4, 5, g + 2);
+        else if (g + 2 < n_groups)
+            TILE_GROUP(1, 6, 7, g + 2);
         if (p->is_first)
             fetch_next(p->in, g, kind, group);
-        fold_group(p, g, kind, n, acc);
-        if (has_more && is_even)
+        if (g + 1 < n_groups && is_even)
             TILE_STORE(1);
-        else if (has_more)
+        else if (g + 1 < n_groups)
             TILE_STORE(0);
+        fold_group(p, g, kind, n, acc);
     }
     UNROLL for (unsigned t = 0; t < n; t++)
         out[t] = acc[t];
