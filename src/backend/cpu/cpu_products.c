@@ -139,6 +139,17 @@ static struct kernel_matmul block_of(struct kernel_matmul m, size_t block, size_
     return m;
 }
 
+/* Computes products with the same input rows, a block of these after the other. */
+static void multiply_blocks(const struct backend_cpu *cpu, struct inputs *last,
+                            const struct kernel_matmul *products, size_t n, size_t n_blocks)
+{
+    for (size_t block = 0; block < n_blocks; block++)
+        for (size_t i = 0; i < n; i++) {
+            struct kernel_matmul m = block_of(products[i], block, n_blocks);
+            multiply(cpu, last, &m);
+        }
+}
+
 /* ---- the input ------------------------------------------------------------------------------- */
 
 void cpu_input(struct backend *be, const float *x, size_t n, size_t n_cols)
@@ -358,7 +369,6 @@ static void gate_rows(const struct ffn_job *job, const struct backend_ffn *f, si
 {
     struct backend_cpu *cpu = job->cpu;
     const size_t width = f->gate.n_rows;
-    const size_t n_blocks = n_blocks_for(f->n, f->gate.n_cols);
     const struct kernel_matmul gate = {
         .w = &f->gate, .begin = begin, .end = end, .in = input_for(cpu, &f->gate), .n = f->n,
         .pick = f->rows, .y = cpu->gate + at, .y_stride = width, .scratch = scratch,
@@ -369,10 +379,8 @@ static void gate_rows(const struct ffn_job *job, const struct backend_ffn *f, si
     up.y = cpu->up + at;
     up.next = next.w;
     up.next_row = next.begin;
-    for (size_t i = 0; i < n_blocks; i++) {
-        multiply(cpu, last, (struct kernel_matmul[]){block_of(gate, i, n_blocks)});
-        multiply(cpu, last, (struct kernel_matmul[]){block_of(up, i, n_blocks)});
-    }
+    multiply_blocks(cpu, last, (struct kernel_matmul[]){gate, up}, 2,
+                    n_blocks_for(f->n, f->gate.n_cols));
     add_bias(cpu, f->gate_bias, cpu->gate + at, width, NULL, f->n, begin, end);
     add_bias(cpu, f->up_bias, cpu->up + at, width, NULL, f->n, begin, end);
     for (size_t i = at + begin; i < at + f->n * width; i += width)
@@ -444,10 +452,11 @@ static void down_piece(const struct ffn_job *job, size_t piece, struct inputs *l
                                         .offset = cpu->hidden.offset + scale_at(at),
                                         .sum = cpu->hidden.sum + scale_at(at)};
         if (run.begin < run.end) {
-            multiply(cpu, last, &(struct kernel_matmul){
+            const struct kernel_matmul m = {
                 .w = run.w, .begin = run.begin, .end = run.end, .in = in, .n = f->n, .y = f->out,
                 .y_stride = run.w->n_rows, .place = f->places, .scratch = scratch,
-                .next = next.w, .next_row = next.begin});
+                .next = next.w, .next_row = next.begin};
+            multiply_blocks(cpu, last, &m, 1, n_blocks_for(f->n, run.w->n_cols));
             add_bias(cpu, f->down_bias, f->out, run.w->n_rows, f->places, f->n, run.begin,
                      run.end);
         }
