@@ -346,3 +346,9 @@ size_t pool_take(struct pool *pool)
 {
     return atomic_fetch_add_explicit(&pool->next_item, 1, memory_order_relaxed);
 }
+
+/* The header is also for C++, which has no atomic_size_t: the builtin works on plain numbers. */
+size_t pool_take_of(struct pool_list *list)
+{
+    return __atomic_fetch_add(&list->next, 1, __ATOMIC_RELAXED);
+}

@@ -49,6 +49,13 @@ void pool_run_alone(struct pool *pool, pool_fn *fn, void *ctx);
  * would wait for a thread that the system delays. */
 size_t pool_take(struct pool *pool);
 
+/* A list of items of its own, {0} before pool_run. Threads may begin with different lists. */
+struct pool_list {
+    size_t next;
+};
+/* Returns the next of the numbers 0, 1, ... of this list, as pool_take does. */
+size_t pool_take_of(struct pool_list *list);
+
 /* Computes the half-open range of `n` items that belongs to `part`. */
 static inline void pool_range(size_t n, unsigned part, unsigned n_parts, size_t *begin,
                               size_t *end)

@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -158,6 +159,39 @@ static void test_items_are_taken_once(void **state)
     }
 }
 
+struct lists {
+    struct pool_list lists[3];
+    unsigned n_taken[3][1000];
+};
+
+/* Every thread begins with another list. */
+static void take_part_of(void *ctx, unsigned part, unsigned n_parts)
+{
+    struct lists *all = ctx;
+    (void)n_parts;
+    for (unsigned i = 0; i < 3; i++) {
+        const unsigned list = (part + i) % 3;
+        for (size_t at; (at = pool_take_of(&all->lists[list])) < 1000;)
+            all->n_taken[list][at]++;
+    }
+}
+
+static void test_items_of_lists_are_taken_once(void **state)
+{
+    (void)state;
+    static struct lists all;
+    struct pool *pool;
+    assert_int_equal(pool_open(4, false, &pool, NULL), 0);
+    for (unsigned round = 1; round <= 20; round++) {
+        memset(all.lists, 0, sizeof all.lists);
+        pool_run(pool, take_part_of, &all);
+        for (unsigned list = 0; list < 3; list++)
+            for (unsigned i = 0; i < 1000; i++)
+                assert_int_equal(all.n_taken[list][i], round);
+    }
+    pool_close(pool);
+}
+
 static void test_opens_and_closes(void **state)
 {
     (void)state;
@@ -198,6 +232,7 @@ int main(void)
         cmocka_unit_test(test_sleepers_wake),
         cmocka_unit_test(test_parts_beside_the_caller),
         cmocka_unit_test(test_items_are_taken_once),
+        cmocka_unit_test(test_items_of_lists_are_taken_once),
         cmocka_unit_test(test_opens_and_closes),
         cmocka_unit_test(test_a_round_allocates_nothing),
     };

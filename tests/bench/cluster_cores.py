@@ -11,8 +11,8 @@ room, or else the folder of FILE) and removed at the end. Then, in turns, round 
     one rank on --cores processors      layer times, alone and beside as many others as there are
                                         ranks; prompt of 2,048 tokens, 8 sequences, one answer
     --ranks ranks, each on as many      hops, the same prompt, 8 sequences, as many as ranks, one
-    one rank on all these processors    the same prompt, 8 sequences, one answer; in the first round,
-                                        as the prompt on ranks in other pieces
+    one rank on all these processors    the same prompt, 8 sequences, one answer; in the first
+                                        round, as the prompt on ranks in other pieces
 
 FILE is written after every step, so an end before the last one loses nothing. No step begins that
 would end after --seconds. A table of what was measured is printed at the end, and again by

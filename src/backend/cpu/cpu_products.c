@@ -3,7 +3,6 @@
  * is one piece per thread. With many there are smaller pieces, which the threads take in turn; the
  * input's rows are divided into blocks, too, so that each stays in the cache of few threads. */
 #include <assert.h>
-#include <stdatomic.h>
 
 #include "backend/cpu/backend_cpu_internal.h"
 #include "base/mem.h"
@@ -221,7 +220,7 @@ struct matmul_job {
     uint64_t total;
     size_t n_blocks; /* of the input's rows */
     size_t n_pieces; /* of the weights' rows, for each block */
-    atomic_size_t next_piece[MAX_BLOCKS];
+    struct pool_list pieces[MAX_BLOCKS]; /* of each block */
 };
 
 static uint64_t n_units_of(size_t n_rows, size_t unit)
@@ -277,9 +276,7 @@ static void matmul_part(void *ctx, unsigned part, unsigned n_parts)
     const size_t own = part * job->n_blocks / n_parts;
     for (size_t i = 0; i < job->n_blocks; i++) {
         const size_t block = (own + i) % job->n_blocks;
-        for (size_t piece; (piece = atomic_fetch_add_explicit(&job->next_piece[block], 1,
-                                                              memory_order_relaxed)) <
-                           job->n_pieces;)
+        for (size_t piece; (piece = pool_take_of(&job->pieces[block])) < job->n_pieces;)
             matmul_piece(job, block, piece, &last, cpu_scratch(job->cpu, part));
     }
 }
@@ -296,8 +293,6 @@ void cpu_matmul(struct backend *be, const struct backend_product *products, size
         work += (size_t)w->n_rows * w->n_cols * job.cpu->input.n;
     }
     job.n_blocks = n_blocks_for(job.cpu->input.n, job.cpu->input.n_cols);
-    for (size_t i = 0; i < job.n_blocks; i++)
-        atomic_init(&job.next_piece[i], 0);
     job.n_pieces = n_pieces_for(job.cpu, job.cpu->input.n, work / job.n_blocks);
     cpu_run(job.cpu, matmul_part, &job, work);
 }
