@@ -268,10 +268,15 @@ static void bind_extents(struct binder *b, struct expert_layer *layer)
         return;
     }
     for (uint32_t e = 0; e < n_experts && b->rc == 0; e++) {
+        struct extent *extents = found + e * EXPERT_MAX_EXTENTS;
+        const bool is_packed = layer->sums != NULL;
         uint32_t n;
-        bind_expert(b, layer, e, found + e * EXPERT_MAX_EXTENTS, &n);
-        if (layer->sums != NULL && b->rc == 0)
-            bind_packed_expert(b->model->source->packed, e, found + e * EXPERT_MAX_EXTENTS, &n);
+        if (is_packed && e > 0) /* all in one file: no name needs to be found again */
+            extents[0] = found[0];
+        else
+            bind_expert(b, layer, e, extents, &n);
+        if (is_packed && b->rc == 0)
+            bind_packed_expert(b->model->source->packed, e, extents, &n);
         layer->n_extents = n > layer->n_extents ? n : layer->n_extents;
     }
     layer->extents = mem_new((uint64_t)n_experts * layer->n_extents, sizeof *layer->extents,

@@ -329,8 +329,19 @@ static int outcome_of(const struct dense_load *load, struct fm_error *err)
     return 0;
 }
 
+/* Adds n bytes and tells whoever wants to know. Fails if the load is to be given up. */
+static int tell_progress(struct load_progress *p, uint64_t n, struct fm_error *err)
+{
+    p->done += n;
+    return p->show == NULL || p->show(p->ctx, p->done, p->total)
+               ? 0 : err_set(err, FM_ERR_CANCELLED, "loading was given up");
+}
+
+/* After the matrices: vectors lie between these, so one thread would be the first to touch most
+ * large pages, which the system clears then. */
 static int read_vectors(struct dense_load *load, struct load_progress *p, struct fm_error *err)
 {
+    uint64_t n_bytes = 0;
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < load->n_reads; i++) {
         const struct dense_read *r = &load->reads[i];
@@ -340,9 +351,9 @@ static int read_vectors(struct dense_load *load, struct load_progress *p, struct
         rc = r->turned != NULL ? read_turned(load->model, to, r, err)
                                : read_vector(load->model, (float *)(void *)to, r, load->checks,
                                              err);
-        p->done += r->bytes;
+        n_bytes += r->bytes;
     }
-    return rc;
+    return rc == 0 && n_bytes > 0 ? tell_progress(p, n_bytes, err) : rc;
 }
 
 static int read_matrices(struct dense_load *load, struct load_progress *p, struct fm_error *err)
@@ -354,11 +365,10 @@ static int read_matrices(struct dense_load *load, struct load_progress *p, struc
         load->end = all - load->begin < ROUND_BYTES ? all : load->begin + ROUND_BYTES;
         pool_run(load->pool, read_part, load);
         int rc = outcome_of(load, err);
+        if (rc == 0)
+            rc = tell_progress(p, load->end - load->begin, err);
         if (rc != 0)
             return rc;
-        p->done += load->end - load->begin;
-        if (p->show != NULL && !p->show(p->ctx, p->done, p->total))
-            return err_set(err, FM_ERR_CANCELLED, "loading was given up");
     }
     return 0;
 }
@@ -558,9 +568,9 @@ uint64_t model_dense_read_bytes(const struct model *model)
 static int load_window(struct dense_load *load, struct load_progress *p, struct fm_error *err)
 {
     qsort(load->reads, load->n_reads, sizeof *load->reads, by_place_on_disk);
-    int rc = read_vectors(load, p, err);
+    int rc = read_matrices(load, p, err);
     if (rc == 0)
-        rc = read_matrices(load, p, err);
+        rc = read_vectors(load, p, err);
     if (rc == 0)
         rc = check_window(load, err);
     if (rc == 0) {

@@ -314,6 +314,7 @@ INLINE void fold_group(const struct tile_product *p, size_t g, enum interleaved_
                             p->factors + g * TILE_ROWS + t, has_bias);
 }
 
+/* Beside group g, group g + 2 is multiplied and the sums of g + 1 are stored. */
 INLINE void tile_row_block(const struct tile_product *p, enum interleaved_kind kind,
                            unsigned group, unsigned n, vf out[TILE_ROWS])
 {
