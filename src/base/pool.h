@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -49,9 +50,11 @@ void pool_run_alone(struct pool *pool, pool_fn *fn, void *ctx);
  * would wait for a thread that the system delays. */
 size_t pool_take(struct pool *pool);
 
-/* A list of items of its own, {0} before pool_run. Threads may begin with different lists. */
+/* A list of items of its own, {0} before pool_run. Threads may begin with different lists, so each
+ * has a cache line of its own. */
 struct pool_list {
     size_t next;
+    char unused[MEM_CACHE_LINE - sizeof(size_t)];
 };
 /* Returns the next of the numbers 0, 1, ... of this list, as pool_take does. */
 size_t pool_take_of(struct pool_list *list);

@@ -267,9 +267,9 @@ static void bind_extents(struct binder *b, struct expert_layer *layer)
         b->rc = FM_ERR_NOMEM;
         return;
     }
+    const bool is_packed = layer->sums != NULL;
     for (uint32_t e = 0; e < n_experts && b->rc == 0; e++) {
         struct extent *extents = found + e * EXPERT_MAX_EXTENTS;
-        const bool is_packed = layer->sums != NULL;
         uint32_t n;
         if (is_packed && e > 0) /* all in one file: no name needs to be found again */
             extents[0] = found[0];

@@ -11,8 +11,9 @@ room, or else the folder of FILE) and removed at the end. Then, in turns, round 
     one rank on --cores processors      layer times, alone and beside as many others as there are
                                         ranks; prompt of 2,048 tokens, 8 sequences, one answer
     --ranks ranks, each on as many      hops, the same prompt, 8 sequences, as many as ranks, one
-    one rank on all these processors    the same prompt, 8 sequences, one answer; in the first
-                                        round, as the prompt on ranks in other pieces
+    one rank on all these processors    the same prompt, 8 sequences, one answer
+
+The last, and the prompt on ranks in pieces of other sizes, are measured in the first round only.
 
 FILE is written after every step, so an end before the last one loses nothing. No step begins that
 would end after --seconds. A table of what was measured is printed at the end, and again by
@@ -355,10 +356,14 @@ def show(found):
     for rows in PIECES:
         values = values_of(found, f"{n} ranks, prompt, pieces of {rows}")
         print(f"| prompt, pieces of {rows} | | {text_of(values)} | | |")
-    one, several = bytes_of_step(found)
-    print(f"\nA token of each of 8 sequences reads {one / 1e9:.2f} GB on one rank, "
-          f"{several / 1e9:.2f} GB on {n}: with a memory for each rank {n * one / several:.2f}x at "
-          "most where memory binds")
+    speeds = [values_of(found, f"{where}, prompt", "memory_read_gb_per_s") for where in
+              ("one rank", "one rank, all processors")]
+    if all(speeds): # everything is in memory
+        one, several = bytes_of_step(found)
+        shared = statistics.median(speeds[1]) / statistics.median(speeds[0]) * one / several
+        print(f"\nA token of each of 8 sequences reads {one / 1e9:.2f} GB on one rank, "
+              f"{several / 1e9:.2f} GB on {n}. Where memory binds, {shared:.2f}x at most with the "
+              f"memory of this machine, {n * one / several:.2f}x with one for each rank")
     for where in ("one rank, prompt", "one rank, all processors, prompt"):
         speeds = values_of(found, where, "memory_read_gb_per_s")
         if speeds:

@@ -315,6 +315,10 @@ def print_pairs(found):
 def pairs_from(kept):
     """The same of a file of cluster_cores.py: what was predicted and measured, by round."""
     n, cut = kept["ranks"], kept["cut"]
+    layers = [step for step in kept["steps"] if step["name"].startswith("layers")]
+    if any("pass_s" not in step for step in layers) or (kept["steps"] and not layers):
+        sys.exit("cluster_simulate.py: the file has no times of layers that this version knows: "
+                 "measure again with cluster_cores.py, and without --memory")
     rounds = {}
     for step in kept["steps"]:
         rounds.setdefault(step["name"], []).append(step)
@@ -331,7 +335,7 @@ def pairs_from(kept):
                 found.setdefault(what, []).append(
                     (own["rows"] * predicted(times, answers[i]["hop_s"]), step["tok_per_s"]))
 
-    compare("1 rank", "one rank, one answer", "alone",
+    compare("1 rank, measured again", "one rank, one answer", "alone",
             lambda times, hop: predict(times, [len(times) - 1], 0, 1))
     compare(f"{n} ranks", f"{n} ranks, one answer", "alone",
             lambda times, hop: predict(times, cut, hop, 1))

@@ -55,9 +55,9 @@ class Simulation(unittest.TestCase):
         times = [0.01, 0.01, 0.01, 0.01, 0.005]
         return {"ranks": 2, "cores": 1, "cut": [2, 2], "steps": [
             step("layers, alone", rows=1, pass_s=0.0495, layers_s=times),
-            step("layers, one row beside others", rows=1, pass_s=0.135,
+            step("layers, one row beside others", rows=1, pass_s=0.1485,
                  layers_s=[3 * s for s in times]),
-            step("layers, in a group beside others", rows=4, pass_s=0.09,
+            step("layers, in a group beside others", rows=4, pass_s=0.099,
                  layers_s=[2 * s for s in times]),
             step("hops", hop_s=0.001),
             step("one rank, one answer", tok_per_s=20.0),
@@ -69,21 +69,26 @@ class Simulation(unittest.TestCase):
     def test_calibration_from_a_file(self):
         found = cluster_simulate.pairs_from(self.kept())
         self.assertEqual(found["hop in an answer, ms"], [(2.0, 2.0)])
-        for what, expected in (("1 rank", 1 / 0.0495), ("2 ranks", 1 / 0.0535)):
+        for what, expected in (("1 rank, measured again", 1 / 0.0495), ("2 ranks", 1 / 0.0535)):
             (predicted, measured), = found[what]
             self.assertAlmostEqual(predicted, expected, places=6)
             self.assertEqual(measured, 20)
         (predicted, _), = found["2 ranks, 8 sequences in 2 groups"]
-        self.assertAlmostEqual(predicted, 4 / 0.05, delta=4)
+        self.assertAlmostEqual(predicted, 4 / 0.055, delta=3)
         (predicted, _), = found["2 ranks, 2 sequences"]
-        self.assertAlmostEqual(predicted, 1 / 0.075, delta=0.7)
+        self.assertAlmostEqual(predicted, 1 / 0.0825, delta=0.5)
+
+    def test_calibration_from_another_file(self):
+        for name in ("layers, alone", "one rank, prompt"):
+            with self.assertRaises(SystemExit):
+                cluster_simulate.pairs_from(dict(self.kept(), steps=[{"name": name}]))
 
     def test_calibration_from_a_file_that_ended_early(self):
         kept = self.kept()
         for n in range(len(kept["steps"])):
             early = cluster_simulate.pairs_from(dict(kept, steps=kept["steps"][:n]))
             self.assertEqual("2 ranks" in early, n > 5)
-            self.assertEqual("1 rank" in early, n > 5)
+            self.assertEqual("1 rank, measured again" in early, n > 5)
             shown = io.StringIO()
             with contextlib.redirect_stdout(shown):
                 cluster_simulate.print_pairs(early)

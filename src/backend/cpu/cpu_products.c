@@ -13,10 +13,11 @@
  * Smaller pieces shorten the wait for the last thread, but each piece has a fixed cost. */
 #define MIN_PIECE_WORK (8u << 20)
 #define MAX_PIECES 32
-/* With many input rows, a piece has a block of them with at most so many bytes: a thread reads the
- * block once for every few weight rows, so it should stay in its L2 cache. */
+/* With many input rows, a piece has a block of them: at most so many bytes of codes, or so many rows
+ * if that is more. A thread reads the block once for every few weight rows, so it should stay in its
+ * L2 cache. */
 #define BLOCK_BYTES (256u << 10)
-#define MIN_BLOCK_ROWS 64
+#define BLOCK_ROWS 64
 #define MAX_BLOCKS 64
 
 /* ---- shares ---------------------------------------------------------------------------------- */
@@ -108,7 +109,7 @@ static void add_bias(const struct backend_cpu *cpu, const float *bias, float *ou
 static size_t n_blocks_for(size_t n, size_t n_cols)
 {
     const size_t fit = BLOCK_BYTES / n_cols / KERNEL_ROWS * KERNEL_ROWS;
-    const size_t rows = fit > MIN_BLOCK_ROWS ? fit : MIN_BLOCK_ROWS;
+    const size_t rows = fit > BLOCK_ROWS ? fit : BLOCK_ROWS;
     return n > rows ? smaller((n + rows - 1) / rows, MAX_BLOCKS) : 1;
 }
 
@@ -138,13 +139,17 @@ static struct kernel_matmul block_of(struct kernel_matmul m, size_t block, size_
     return m;
 }
 
-/* Computes products with the same input rows, a block of these after the other. */
+/* Computes products with the same input rows, one block of these after the other. */
 static void multiply_blocks(const struct backend_cpu *cpu, struct inputs *last,
                             const struct kernel_matmul *products, size_t n, size_t n_blocks)
 {
     for (size_t block = 0; block < n_blocks; block++)
         for (size_t i = 0; i < n; i++) {
             struct kernel_matmul m = block_of(products[i], block, n_blocks);
+            if (i + 1 == n && block + 1 < n_blocks) { /* these weights again, not the next ones */
+                m.next = products[0].w;
+                m.next_row = products[0].begin;
+            }
             multiply(cpu, last, &m);
         }
 }
@@ -267,7 +272,7 @@ static void matmul_piece(const struct matmul_job *job, size_t block, size_t piec
     }
 }
 
-/* Each thread begins with another block and helps the others when its own is done. So few threads
+/* Threads begin with different blocks and help the others when their own is done. So few threads
  * bring the same block into their caches and into the kernel's order. */
 static void matmul_part(void *ctx, unsigned part, unsigned n_parts)
 {

@@ -242,7 +242,7 @@ static void tile_panels(const struct kernel_matmul *m, struct panel *p, const st
 /* Unpack this many groups before the tile unit needs them: loading a tile from bytes that were just
  * stored is slow. */
 #define UNPACKED_AHEAD 4
-#define UNPACKED_GROUPS 8 /* more than UNPACKED_AHEAD */
+#define UNPACKED_GROUPS 8 /* at least UNPACKED_AHEAD - 1: those that are not loaded yet */
 #define MAX_GROUP 128
 
 struct unpacked {
@@ -273,8 +273,7 @@ INLINE void unpack_group(const struct tile_product *p, size_t g, enum interleave
     }
 }
 
-/* Computes the sums of group g in tile s and stores them. t and c are tiles for tokens and
- * codes. */
+/* Computes the sums of group g in tile s. t and c are tiles for tokens and codes. */
 #define TILE_GROUP(s, t, c, g)                                                                     \
     do {                                                                                           \
         const unsigned step = group < TILE_BYTES ? group : TILE_BYTES;                             \
