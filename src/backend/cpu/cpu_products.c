@@ -13,9 +13,9 @@
  * Smaller pieces shorten the wait for the last thread, but each piece has a fixed cost. */
 #define MIN_PIECE_WORK (8u << 20)
 #define MAX_PIECES 32
-/* With many input rows, a piece has a block of them: at most so many bytes of codes, or so many rows
- * if that is more. A thread reads the block once for every few weight rows, so it should stay in its
- * L2 cache. */
+/* With many input rows, a piece has a block of them: at most so many bytes of codes, or so many
+ * rows if that is more. A thread reads the block once for every few weight rows, so it should stay
+ * in its L2 cache. */
 #define BLOCK_BYTES (256u << 10)
 #define BLOCK_ROWS 64
 #define MAX_BLOCKS 64
