@@ -146,23 +146,30 @@ static void run_matmul(struct job *job)
     job->k->matmul(&job->matmul);
 }
 
-static double matmul_seconds(const struct machine *m, const struct kernels *k,
-                             const struct weight *w, size_t n_rows, size_t n)
+/* Returns the product of n tokens with the first rows. */
+static struct kernel_matmul matmul_of(const struct machine *m, const struct kernels *k,
+                                      const struct weight *w, size_t n_rows, size_t n)
 {
-    struct job job = {.run = run_matmul, .k = k};
     const struct quant *format = w->quant;
-    job.matmul = (struct kernel_matmul){.w = w, .end = n_rows, .n = n, .y = m->y,
-                                        .y_stride = n_rows, .scratch = m->scratch};
+    struct kernel_matmul matmul = {.w = w, .end = n_rows, .n = n, .y = m->y, .y_stride = n_rows,
+                                   .scratch = m->scratch};
     if (format->codes == QUANT_NO_CODES) {
-        job.matmul.in.x = m->x;
-        return seconds_of(&job);
+        matmul.in.x = m->x;
+        return matmul;
     }
     const size_t n_groups = N_COLS / format->group;
     for (size_t t = 0; t < n; t++)
         k->quantize_row(m->x + t * N_COLS, N_COLS, format->group, m->q + t * N_COLS,
                         m->scale + t * n_groups, m->offset + t * n_groups, m->sum + t * n_groups);
-    job.matmul.in = (struct kernel_input){.q = m->q, .scale = m->scale, .offset = m->offset,
-                                          .sum = m->sum};
+    matmul.in = (struct kernel_input){.q = m->q, .scale = m->scale, .offset = m->offset,
+                                      .sum = m->sum};
+    return matmul;
+}
+
+static double matmul_seconds(const struct machine *m, const struct kernels *k,
+                             const struct weight *w, size_t n_rows, size_t n)
+{
+    struct job job = {.run = run_matmul, .k = k, .matmul = matmul_of(m, k, w, n_rows, n)};
     return seconds_of(&job);
 }
 
@@ -184,6 +191,40 @@ static void bench_format(struct machine *m, const struct kernels *k, const struc
                        matmul_seconds(m, k, w, PANEL_ROWS, tokens[i]), peak);
     printf("\n");
     fflush(stdout);
+}
+
+/* ---- rows: weights from memory with a few tokens, as of several users ------------------------ */
+
+/* Multiplies the whole matrix, one piece after the other as a thread takes them. */
+static void run_pieces(struct job *job)
+{
+    const size_t n_rows = job->matmul.w->n_rows;
+    for (size_t r = 0; r < n_rows; r += PANEL_ROWS) {
+        struct kernel_matmul m = job->matmul;
+        m.begin = m.y_first = r;
+        m.end = r + PANEL_ROWS;
+        m.next = m.w;
+        m.next_row = m.end % n_rows;
+        m.has_same_inputs = r > 0;
+        job->k->matmul(&m);
+    }
+}
+
+static void bench_rows(struct machine *m, const struct kernels *k, const struct weight *w)
+{
+    static const size_t tokens[] = {1, 2, 4, 5, 6, 8, 9, 10, 12, 16, 24, 32, 64};
+    const double bytes = (double)w->n_rows * (double)quant_row_bytes(w->quant, N_COLS);
+    for (unsigned i = 0; i < sizeof tokens / sizeof tokens[0]; i++) {
+        const size_t n = tokens[i];
+        struct job job = {.run = run_pieces, .k = k,
+                          .matmul = matmul_of(m, k, w, PANEL_ROWS, n)};
+        const double seconds = seconds_of(&job);
+        printf("%-10s %-16s %3zu tokens", k->name, w->quant->name, n);
+        print_rate(bytes / seconds, m->read);
+        print_rate(2.0 * w->n_rows * N_COLS * (double)n / seconds, m->int8);
+        printf("\n");
+        fflush(stdout);
+    }
 }
 
 /* By default: the formats that models are stored in, with one group size per affine width. */
@@ -359,6 +400,17 @@ static void bench_level(const struct bench_options *o, const struct level *level
                 continue;
             make_weight(m, &k, quant_at(i), &w);
             bench_format(m, &k, &w);
+        }
+    }
+    if (o->kernel != NULL && strcmp(o->kernel, "rows") == 0) {
+        printf("%-10s %-27s %15s %15s\n", "level", "format", "weights GB/s", "Gop/s");
+        for (unsigned i = 0; quant_at(i) != NULL; i++) {
+            struct weight w;
+            if (!is_format_chosen(o, quant_at(i)) || quant_at(i)->codes == QUANT_NO_CODES)
+                continue;
+            make_weight(m, &k, quant_at(i), &w);
+            m->read = peak_read(level->name, m->memory, m->bytes);
+            bench_rows(m, &k, &w);
         }
     }
     if (o->kernel == NULL || strcmp(o->kernel, "attend") == 0) {

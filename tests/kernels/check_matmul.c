@@ -270,10 +270,11 @@ void check_matmul(struct check *c)
                                    (s.y_rows - 1) * s.y_stride + s.end - s.y_first, 4);
     const unsigned scratch = take_scratch(c, KERNEL_MATMUL_SCRATCH(s.n_cols, s.n), 64);
     const size_t cut = choose_cut(c, &s);
-    describe(c, "rows %zu..%zu..%zu of %zu, %zu columns, %zu tokens%s%s%s, y from row %zu by %zu",
+    const bool has_next = rng_chance(&c->rng, 2);
+    describe(c, "rows %zu..%zu..%zu of %zu, %zu columns, %zu tokens%s%s%s%s, y from row %zu by %zu",
              s.begin, cut, s.end, s.n_rows, s.n_cols, s.n,
              s.is_interleaved ? ", interleaved" : "", s.has_pick ? ", pick" : "",
-             s.has_place ? ", place" : "", s.y_first, s.y_stride);
+             s.has_place ? ", place" : "", has_next ? ", next" : "", s.y_first, s.y_stride);
     EACH_SIDE(c, k) {
         m.w = k->takes_blocks ? &turned : &w;
         m.y = out(c, y);
@@ -281,6 +282,8 @@ void check_matmul(struct check *c)
         m.begin = s.begin;
         m.end = cut;
         m.has_same_inputs = false;
+        m.next = has_next ? m.w : NULL;
+        m.next_row = cut < s.end ? cut : 0;
         k->matmul(&m);
         m.begin = cut;
         m.end = s.end;

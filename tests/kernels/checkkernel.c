@@ -318,7 +318,8 @@ static const char help[] =
     "  --list         the levels, kernels and formats there are\n"
     "  --hash         two numbers for all results of the reference\n"
     "  --peak         whether the peaks do what they count; for a real processor\n"
-    "  --bench        how fast each level is, beside what the machine can do\n"
+    "  --bench        how fast each level is, beside what the machine can do;\n"
+    "                 `--kernel rows`: products of 1 to 64 tokens with weights from memory\n"
     "  --help         this\n"
     "Exit status: 0, or 1 when a level differs, or 2 for a fault of the program itself.\n";
 

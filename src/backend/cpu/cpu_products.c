@@ -90,8 +90,8 @@ struct inputs {
 static void multiply(const struct backend_cpu *cpu, struct inputs *last, struct kernel_matmul *m)
 {
     const struct inputs now = {m->w->quant, m->w->is_interleaved, m->in.q, m->pick};
-    m->has_same_inputs = now.quant == last->quant && now.is_interleaved == last->is_interleaved &&
-                         now.q == last->q && now.pick == last->pick;
+    m->has_same_inputs = now.q != NULL && now.quant == last->quant && now.q == last->q &&
+                         now.is_interleaved == last->is_interleaved && now.pick == last->pick;
     *last = now;
     cpu->kernels.matmul(m);
 }
@@ -239,6 +239,12 @@ struct run {
     size_t begin, end;
 };
 
+/* Returns the weight of rows that come next, or NULL if this piece has none of its rows. */
+static const struct weight *weight_of(const struct run *next)
+{
+    return next->begin < next->end ? next->w : NULL;
+}
+
 /* Finds the rows of the i-th product that belong to this piece. None after the last product. */
 static struct run matmul_run(const struct matmul_job *job, size_t i, struct share *share)
 {
@@ -265,7 +271,7 @@ static void matmul_piece(const struct matmul_job *job, size_t block, size_t piec
         const struct kernel_matmul all = {
             .w = run.w, .begin = run.begin, .end = run.end, .in = input_for(cpu, run.w),
             .n = cpu->input.n, .y = product->y, .y_stride = run.w->n_rows,
-            .scratch = scratch, .next = next.w, .next_row = next.begin};
+            .scratch = scratch, .next = weight_of(&next), .next_row = next.begin};
         struct kernel_matmul m = block_of(all, block, job->n_blocks);
         multiply(cpu, last, &m);
         add_bias(cpu, product->bias, m.y, run.w->n_rows, NULL, m.n, run.begin, run.end);
@@ -377,7 +383,7 @@ static void gate_rows(const struct ffn_job *job, const struct backend_ffn *f, si
     up.w = &f->up;
     up.in = input_for(cpu, &f->up);
     up.y = cpu->up + at;
-    up.next = next.w;
+    up.next = weight_of(&next);
     up.next_row = next.begin;
     multiply_blocks(cpu, last, (struct kernel_matmul[]){gate, up}, 2,
                     n_blocks_for(f->n, f->gate.n_cols));
@@ -455,7 +461,7 @@ static void down_piece(const struct ffn_job *job, size_t piece, struct inputs *l
             const struct kernel_matmul m = {
                 .w = run.w, .begin = run.begin, .end = run.end, .in = in, .n = f->n, .y = f->out,
                 .y_stride = run.w->n_rows, .place = f->places, .scratch = scratch,
-                .next = next.w, .next_row = next.begin};
+                .next = weight_of(&next), .next_row = next.begin};
             multiply_blocks(cpu, last, &m, 1, n_blocks_for(f->n, run.w->n_cols));
             add_bias(cpu, f->down_bias, f->out, run.w->n_rows, f->places, f->n, run.begin,
                      run.end);

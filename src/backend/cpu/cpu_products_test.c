@@ -212,8 +212,59 @@ static void test_floats(void **state)
     check("bf16", "affine4-g64");
 }
 
+#define FEW 4     /* rows of the input */
+#define UNEVEN 40 /* rows of a weight that are not whole groups of sixteen: never interleaved */
+
+/* Multiplies a few rows with weights of two layouts, both in one list or each alone. Returns false
+ * if this processor does not have the level. */
+static bool run_layouts(const char *level, bool is_list, float *even, float *uneven)
+{
+    struct backend *be;
+    struct fm_error err = {0};
+    const struct backend_options options = {
+        .n_threads = 1, .cpu = level, .max_cols = COLS, .max_rows = FEW, .max_ffn_rows = FEW,
+        .max_intermediate = WIDTH, .n_heads = 1, .head_dim = 16, .n_context = 256};
+    if (backend_open("cpu", &options, &be, &err) != 0)
+        return false;
+    seed = 1;
+    struct weight first = random_weight("affine4-g64", FIRST, COLS);
+    struct weight second = random_weight("affine4-g64", UNEVEN, COLS);
+    float *x = random_floats(FEW * COLS);
+    prepare(be, &first);
+    prepare(be, &second);
+    assert_false(second.is_interleaved);
+    const struct backend_product products[] = {{&first, even, NULL}, {&second, uneven, NULL}};
+    be->ops->input(be, x, FEW, COLS);
+    be->ops->matmul(be, products, is_list ? 2 : 1);
+    if (!is_list)
+        be->ops->matmul(be, products + 1, 1);
+    backend_close(be);
+    mem_free(x);
+    free_weight(&first);
+    free_weight(&second);
+    return true;
+}
+
+/* What a kernel keeps of the input for one layout is not right for the other. */
+static void test_layouts(void **state)
+{
+    static const char *const levels[] = {"avx2", "avx512", "amx", "dotprod", "i8mm"};
+    float *even = random_floats(2 * FEW * FIRST), *uneven = random_floats(2 * FEW * UNEVEN);
+    (void)state;
+    assert_true(run_layouts("reference", false, even, uneven));
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
+        if (!run_layouts(levels[i], true, even + FEW * FIRST, uneven + FEW * UNEVEN))
+            continue;
+        assert_memory_equal(even, even + FEW * FIRST, FEW * FIRST * sizeof(float));
+        assert_memory_equal(uneven, uneven + FEW * UNEVEN, FEW * UNEVEN * sizeof(float));
+    }
+    mem_free(even);
+    mem_free(uneven);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_codes), cmocka_unit_test(test_floats)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_codes), cmocka_unit_test(test_floats),
+                                       cmocka_unit_test(test_layouts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

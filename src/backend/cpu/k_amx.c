@@ -63,17 +63,13 @@ static void gather_tokens(const struct kernel_matmul *m, const struct tokens *to
 {
     const struct quant *quant = m->w->quant;
     const size_t n_cols = m->w->n_cols, n_groups = n_cols / quant->group, step = to->step;
-    const bool is_split = has_order(quant);
     for (size_t t = 0; t < m->n; t++) {
         const size_t row = kernel_pick(m, t), in_tile = t % TILE_ROWS;
         const size_t block = t / TILE_ROWS * TILE_ROWS;
         const int8_t *from = m->in.q + row * n_cols;
         int8_t *codes = to->codes + block * n_cols + in_tile * step;
         for (size_t at = 0; at < n_cols; at += step)
-            if (is_split)
-                order_columns(quant, from + at, step, codes + at * TILE_ROWS);
-            else
-                memcpy(codes + at * TILE_ROWS, from + at, step);
+            order_token(m->w, from + at, step, codes + at * TILE_ROWS);
         for (size_t g = 0; g < n_groups; g++) {
             const size_t at = block * n_groups + g * TILE_ROWS + in_tile;
             to->scale[at] = m->in.scale[row * n_groups + g];
@@ -141,46 +137,16 @@ INLINE vf fold_token(vf acc, vf scale, vf bias, const int32_t *sums, const struc
     return has_bias ? vf_fma(bias, vf_set1(tokens->offset[at]), acc) : acc;
 }
 
-/* The weights of the next row block. They are prefetched while the tiles work; otherwise filling
- * the panel would wait for memory. */
-struct ahead {
-    const char *parts[QUANT_MAX_PARTS];
-    size_t bytes[QUANT_MAX_PARTS];
-    unsigned n_parts;
-};
-
-static struct ahead ahead_of(const struct weight *w, size_t row)
-{
-    struct ahead a = {.n_parts = w->quant->n_parts};
-    for (unsigned i = 0; i < a.n_parts; i++) {
-        const size_t n = w->n_rows - row < LANES ? w->n_rows - row : LANES;
-        const size_t first = quant_part_row(w->quant, i, row);
-        const size_t row_bytes = quant_part_row_bytes(w->quant, i, w->n_cols);
-        a.parts[i] = (const char *)w->parts[i] + first * row_bytes;
-        a.bytes[i] = (quant_part_row(w->quant, i, row + n - 1) + 1 - first) * row_bytes;
-    }
-    return a;
-}
-
-INLINE void ahead_fetch(const struct ahead *a, size_t step, size_t n_steps)
-{
-    for (unsigned i = 0; i < a->n_parts; i++) {
-        const char *at = a->parts[i] + a->bytes[i] * step / n_steps;
-        const char *end = a->parts[i] + a->bytes[i] * (step + 1) / n_steps;
-        for (; at < end; at += MEM_CACHE_LINE)
-            __builtin_prefetch(at, 0, 2);
-    }
-}
-
 /* Multiplies n tokens from t0 on with one row block. n and has_bias are constants where this is
  * inlined. The tile unit computes the next pair of groups while this one is folded. */
 INLINE void tile_block(const struct kernel_matmul *m, const struct panel *p,
-                       const struct tokens *tokens, const struct ahead *ahead, size_t t0,
-                       unsigned n, bool has_bias)
+                       const struct tokens *tokens, struct ahead *ahead, size_t t0, unsigned n,
+                       bool has_bias)
 {
     const size_t n_groups = m->w->n_cols / m->w->quant->group, n_pairs = (n_groups + 1) / 2;
     const struct tile_operands in = {tokens->codes + t0 * m->w->n_cols, p->codes[0],
                                      m->w->quant->group, tokens->step};
+    const size_t n_ahead = (ahead->n_steps + n_pairs - 1) / n_pairs;
     _Alignas(64) tile_sums sums[4];
     vf acc[TILE_ROWS];
     for (unsigned t = 0; t < n; t++)
@@ -191,7 +157,7 @@ INLINE void tile_block(const struct kernel_matmul *m, const struct panel *p,
         if (pair + 1 < n_pairs)
             pair_sums(&in, pair + 1, n_groups);
         if (t0 == 0)
-            ahead_fetch(ahead, pair, n_pairs);
+            ahead_fetch(ahead, n_ahead);
         for (size_t g = 2 * pair; g < 2 * pair + 2 && g < n_groups; g++) {
             const vf scale = vf_load(p->scales[0] + g * LANES);
             const vf bias = has_bias ? vf_load(p->biases[0] + g * LANES) : vf_zero();
@@ -208,7 +174,7 @@ INLINE void tile_block(const struct kernel_matmul *m, const struct panel *p,
 }
 
 static void tile_tokens(const struct kernel_matmul *m, const struct panel *p,
-                        const struct tokens *tokens, const struct ahead *ahead)
+                        const struct tokens *tokens, struct ahead *ahead)
 {
     const bool has_bias = m->w->quant->has_bias;
     size_t t = 0;
@@ -224,13 +190,9 @@ static void tile_panels(const struct kernel_matmul *m, struct panel *p, const st
     configure_tiles(tokens->step, TILE_ROWS);
     for (size_t r = m->begin; r < m->end; r += p->blocks[0].n) {
         row_block_at(m, r, &p->blocks[0]);
-        panel_fill(m, &p->blocks[0], NULL, p->codes[0], p->scales[0], p->biases[0]);
-        const size_t next = r + p->blocks[0].n;
-        struct ahead ahead = {.n_parts = 0};
-        if (next < m->end)
-            ahead = ahead_of(m->w, next);
-        else if (m->next != NULL)
-            ahead = ahead_of(m->next, m->next_row);
+        panel_fill(m, &p->blocks[0], 0, m->w->n_cols, NULL, p->codes[0], p->scales[0],
+                   p->biases[0]);
+        struct ahead ahead = ahead_after(m, r + p->blocks[0].n, LANES);
         tile_tokens(m, p, tokens, &ahead);
     }
 }
@@ -430,7 +392,7 @@ static void matmul_tiles(const struct kernel_matmul *m)
 
 static void matmul_amx(const struct kernel_matmul *m)
 {
-    const size_t n_few = is_interleaved_apart(m->w) ? INTERLEAVED_TOKENS : PANEL_TOKENS - 1;
+    const size_t n_few = is_interleaved_apart(m->w) ? FEW_TOKENS : PANEL_TOKENS - 1;
     if (m->w->quant->codes != QUANT_NO_CODES && m->n > n_few)
         matmul_tiles(m);
     else

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/lanes_avx512.h"
 
+#define AHEAD_STEP (2 * MEM_CACHE_LINE) /* the processor fetches lines in pairs */
 #include "backend/cpu/lanes.h"
 
 void k_avx512_matmul(const struct kernel_matmul *m)

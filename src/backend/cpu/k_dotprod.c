@@ -1,8 +1,6 @@
 /* Advanced SIMD with dot products of bytes (FEAT_DotProd). */
 #include "backend/cpu/lanes_neon.h"
 
-#define LEVEL_HAS_PANEL_INTERLEAVE
-#define LEVEL_HAS_PANEL_ORDER
 #include "backend/cpu/lanes.h"
 
 /* Takes sixteen bytes of four rows. y[k] gets the k-th four bytes of each row. */
@@ -62,38 +60,16 @@ static void panel_of_nibbles(const uint8_t *const rows[LANES], size_t begin, siz
         }
 }
 
-static bool panel_codes_of(const struct quant *quant, const struct row_block *block, size_t n_cols,
-                           uint8_t *to)
+static bool panel_codes_of(const struct quant *quant, const struct row_block *block, size_t begin,
+                           size_t end, uint8_t *to)
 {
     if (!has_whole_codes(quant))
         return false;
-    for (size_t begin = 0; begin < n_cols; begin += CHUNK) {
-        const size_t end = begin + CHUNK < n_cols ? begin + CHUNK : n_cols;
-        if (quant->bits == 4)
-            panel_of_nibbles(block->codes, begin, end, to + begin * LANES);
-        else
-            panel_of_bytes(block->codes, begin, end, true, to + begin * LANES);
-    }
+    if (quant->bits == 4)
+        panel_of_nibbles(block->codes, begin, end, to);
+    else
+        panel_of_bytes(block->codes, begin, end, true, to);
     return true;
-}
-
-static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to)
-{
-    const size_t n_cols = m->w->n_cols;
-    if (!has_nibble_order(m->w))
-        return NULL;
-    for (size_t t = 0; t < m->n; t++) {
-        const int8_t *q = m->in.q + kernel_pick(m, t) * n_cols;
-        if (m->w->is_interleaved) {
-            order_nibbles(q, n_cols, to + t * n_cols);
-            continue;
-        }
-        for (size_t at = 0; at < n_cols; at += 32) {
-            vst1q_s8(to + t * n_cols + at, neon_even(q + at));
-            vst1q_s8(to + t * n_cols + at + 16, neon_odd(q + at));
-        }
-    }
-    return to;
 }
 
 void k_dotprod_init(struct kernels *table)

@@ -2,10 +2,9 @@
  * Many tokens are multiplied in squares of two rows and two tokens. */
 #include "backend/cpu/lanes_neon.h"
 
-#define LEVEL_HAS_PANEL_INTERLEAVE
-#define LEVEL_HAS_PANEL_ORDER
 #define LEVEL_HAS_PANEL_MULTIPLY
 #define LEVEL_HAS_INTERLEAVED_CODES
+#define SLICE_COLUMNS SIZE_MAX /* panels of whole rows */
 #include "backend/cpu/lanes.h"
 
 #define ROW_PAIRS (LANES / 2)
@@ -62,17 +61,18 @@ static void panel_of_nibbles(const uint8_t *const rows[LANES], size_t begin, siz
         }
 }
 
-static bool panel_codes_of(const struct quant *quant, const struct row_block *block, size_t n_cols,
-                           uint8_t *to)
+static bool panel_codes_of(const struct quant *quant, const struct row_block *block, size_t begin,
+                           size_t end, uint8_t *to)
 {
     if (!has_whole_codes(quant))
         return false;
-    for (size_t begin = 0; begin < n_cols; begin += CHUNK) {
-        const size_t end = begin + CHUNK < n_cols ? begin + CHUNK : n_cols;
+    for (size_t next, at = begin; at < end; at = next) {
+        next = end - at < CHUNK ? end : at + CHUNK;
+        uint8_t *chunk = to + (at - begin) * LANES;
         if (quant->bits == 4)
-            panel_of_nibbles(block->codes, begin, end, to + begin * LANES);
+            panel_of_nibbles(block->codes, at, next, chunk);
         else
-            panel_of_bytes(block->codes, begin, end, to + begin * LANES);
+            panel_of_bytes(block->codes, at, next, chunk);
     }
     return true;
 }
@@ -109,32 +109,23 @@ INLINE void put_pair(int8x16_t a, int8x16_t b, int8_t *to)
 }
 
 /* An odd token at the end is paired with itself. */
-static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to)
+static void panel_gather(const struct kernel_matmul *m, float *at, struct panel *p)
 {
     const size_t n_cols = m->w->n_cols;
-    const bool is_split = has_nibble_order(m->w);
-    for (size_t t = 0; t < m->n; t += 2) {
+    p->tokens.codes = (int8_t *)at;
+    for (size_t t = 0; t < m->n && !m->has_same_inputs; t += 2) {
         const int8_t *a = m->in.q + kernel_pick(m, t) * n_cols;
         const int8_t *b = m->in.q + kernel_pick(m, t + 1 < m->n ? t + 1 : t) * n_cols;
-        int8_t *pair = to + t * n_cols;
-        if (is_split && m->w->is_interleaved)
-            for (size_t at = 0; at < n_cols; at += 32) {
-                int8_t x[32], y[32];
-                order_nibbles(a + at, 32, x);
-                order_nibbles(b + at, 32, y);
-                put_pair(vld1q_s8(x), vld1q_s8(y), pair + 2 * at);
-                put_pair(vld1q_s8(x + 16), vld1q_s8(y + 16), pair + 2 * at + 32);
-            }
-        else if (is_split)
-            for (size_t at = 0; at < n_cols; at += 32) {
-                put_pair(neon_even(a + at), neon_even(b + at), pair + 2 * at);
-                put_pair(neon_odd(a + at), neon_odd(b + at), pair + 2 * at + 32);
-            }
-        else
-            for (size_t at = 0; at < n_cols; at += 16)
-                put_pair(vld1q_s8(a + at), vld1q_s8(b + at), pair + 2 * at);
+        int8_t *to = p->tokens.codes + t * n_cols;
+        for (size_t begin = 0; begin < n_cols; begin += CHUNK) {
+            const size_t n = n_cols - begin < CHUNK ? n_cols - begin : CHUNK;
+            int8_t x[CHUNK], y[CHUNK];
+            order_token(m->w, a + begin, n, x);
+            order_token(m->w, b + begin, n, y);
+            for (size_t i = 0; i < n; i += 16, to += 32)
+                put_pair(vld1q_s8(x + i), vld1q_s8(y + i), to);
+        }
     }
-    return to;
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -192,7 +183,7 @@ INLINE void squares_run(const struct kernel_matmul *m, const struct panel *p, si
     vf acc[2 * TOKEN_PAIRS];
     UNROLL for (unsigned t = 0; t < 2 * n_pairs; t++) {
         const size_t token = t0 + t < last ? t0 + t : last;
-        tile.pairs[t / 2] = p->tokens + token / 2 * 2 * n_cols;
+        tile.pairs[t / 2] = p->tokens.codes + token / 2 * 2 * n_cols;
         tile.f[t] = fold_inputs_of(m, token, n_groups, NULL, NULL);
         acc[t] = vf_zero();
     }
@@ -217,8 +208,10 @@ INLINE void squares(const struct kernel_matmul *m, const struct panel *p, bool h
         squares_run(m, p, t, 1, has_bias);
 }
 
-static void panel_multiply(const struct kernel_matmul *m, const struct panel *p)
+static void panel_multiply(const struct kernel_matmul *m, const struct panel *p,
+                           struct ahead *ahead)
 {
+    (void)ahead;
     if (m->w->quant->has_bias)
         squares(m, p, true);
     else

@@ -36,10 +36,11 @@ extern "C" {
 #define KERNEL_SMALLEST_GROUP 16
 /* A smaller magnitude counts as zero when a group of activations is rounded. */
 #define KERNEL_MIN_SCALED 0x1p-100f
-/* Floats of scratch for a matmul with n_cols columns and n inputs: panels of the weight's rows, and
- * the inputs in the kernel's own order, with n rounded up to a multiple of 16. */
+/* Floats of scratch for a matmul with n_cols columns and n inputs: panels of the weight's rows, the
+ * inputs in the kernel's own order, and the sums of two row blocks. n is rounded up to a multiple
+ * of 16. */
 #define KERNEL_MATMUL_SCRATCH(n_cols, n)                                                           \
-    (12 * (size_t)(n_cols) + ((size_t)(n) + 15) / 16 * 7 * (n_cols) + 2048)
+    (12 * (size_t)(n_cols) + ((size_t)(n) + 15) / 16 * (7 * (n_cols) + 16 * 32) + 2048)
 
 /* Activation rows in the form the weight's format needs: only `x` if it is not codes, the others if
  * it is. Arrays are aligned only to their element size, because one expert's intermediates follow
@@ -67,8 +68,8 @@ struct kernel_matmul {
     /* The last product in this scratch had the same n, in and pick, and a weight of the same
      * format, layout and width. The kernel may reuse what it keeps there of the inputs. */
     bool has_same_inputs;
-    /* The weight that this thread multiplies with next, and its first row. The first cache lines
-     * are fetched at the end of this product. NULL: not known. */
+    /* The weight that this thread multiplies with next, and its first row. Its first rows are
+     * prefetched while the last rows of this product are multiplied. NULL: not known. */
     const struct weight *next;
     size_t next_row;
 };

@@ -8,10 +8,12 @@
  * vi_dot4 may subtract a constant, WIDE_CODES_SHIFT, from every wide code; the caller corrects for
  * it. vl is a table of 16 levels of keys and values (quant/kv.h), and vf_load_levels looks up the
  * levels of 16 codes. vp is one register of a vf. TILE_BLOCKS and TILE_TOKENS are the row blocks
- * and tokens of a product that the level keeps in registers.
+ * and tokens of a panel's product that the level keeps in registers.
  *
  * A level that has a better version of a template's function defines LEVEL_HAS_<NAME> before it
- * includes this, and the function itself before or after. */
+ * includes this, and the function itself before or after. Numbers that a level may choose, like
+ * TILE_TOKENS or AHEAD_STEP, are defined before this, too; the header that uses one says what it
+ * is. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_H
 #define FLASHMOE_BACKEND_CPU_LANES_H
 
@@ -58,7 +60,7 @@ static void lanes_init(struct kernels *table)
 #ifdef LEVEL_HAS_COLUMNS
     table->takes_blocks = true;
 #endif
-    table->n_few = INTERLEAVED_TOKENS;
+    table->n_few = FEW_TOKENS;
     table->rms_norm = rms_norm;
     table->rotate = rotate;
     table->store_kv = store_kv;

@@ -271,43 +271,6 @@ INLINE vf vf_sum16(const vf x[16])
     return (vf){sum8(x), sum8(x + 8)};
 }
 
-INLINE void transpose8(__m256i x[8])
-{
-    __m256i a[8], b[8];
-    for (unsigned i = 0; i < 4; i++) {
-        a[2 * i] = _mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-        a[2 * i + 1] = _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-    }
-    for (unsigned i = 0; i < 2; i++) {
-        b[4 * i] = _mm256_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 1] = _mm256_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 2] = _mm256_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
-        b[4 * i + 3] = _mm256_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
-    }
-    for (unsigned j = 0; j < 4; j++) {
-        x[j] = _mm256_permute2x128_si256(b[j], b[j + 4], 0x20);
-        x[j + 4] = _mm256_permute2x128_si256(b[j], b[j + 4], 0x31);
-    }
-}
-
-/* x[i][j] becomes x[j][i]. */
-INLINE void vi_transpose(vi x[16])
-{
-    __m256i corner[4][8];
-    for (unsigned i = 0; i < 8; i++) {
-        corner[0][i] = x[i].lo;
-        corner[1][i] = x[i + 8].lo;
-        corner[2][i] = x[i].hi;
-        corner[3][i] = x[i + 8].hi;
-    }
-    for (unsigned k = 0; k < 4; k++)
-        transpose8(corner[k]);
-    for (unsigned i = 0; i < 8; i++) {
-        x[i] = (vi){corner[0][i], corner[1][i]};
-        x[i + 8] = (vi){corner[2][i], corner[3][i]};
-    }
-}
-
 /* ---- codes ------------------------------------------------------------------------------------
  * vpmaddubsw adds two products of an unsigned and a signed byte in 16 bits and saturates, so it is
  * exact for codes up to 127. A wide code minus 128 is multiplied either as magnitude times sign, at
@@ -326,14 +289,6 @@ INLINE void vc_store(uint8_t *p, vi x)
 {
     _mm256_storeu_si256((__m256i *)p, x.lo);
     _mm256_storeu_si256((__m256i *)p + 1, x.hi);
-}
-INLINE vi vi_load_bytes_part(const uint8_t *p, size_t n)
-{
-    if (n >= 64)
-        return vc_load(p);
-    uint8_t bytes[64] = {0};
-    memcpy(bytes, p, n);
-    return vc_load(bytes);
 }
 
 INLINE __m256i pairs_added(__m256i words)

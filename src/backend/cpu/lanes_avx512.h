@@ -21,8 +21,10 @@ typedef __m512i vc;
 /* Products of one tile: 32 rows and 6 tokens take 24 accumulators. */
 #define TILE_BLOCKS 2
 #define TILE_TOKENS 6
+#define DOT_CHAINS 9
 #define INTERLEAVED_BLOCKS 4
-#define INTERLEAVED_TOKENS 5
+#define INTERLEAVED_TOKENS 9
+#define FEW_TOKENS 5
 #define PEAK_CHAINS 16
 #define WIDE_HEADS 6 /* with four rows or registers: 24 sums */
 
@@ -185,20 +187,28 @@ INLINE void vi_transpose(vi x[16])
 INLINE vc vc_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 /* Hides the contents of a vc or vi from the compiler. */
 #define HIDE(v) __asm__ volatile("" : "+v"(v))
+#define KEEP_IN_PLACE(v) HIDE(v)
 INLINE void vc_store(uint8_t *p, vi x) { _mm512_storeu_si512(p, x); }
-INLINE vi vi_load_bytes_part(const uint8_t *p, size_t n)
-{
-    return n >= 64 ? _mm512_loadu_si512(p)
-                   : _mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, p);
-}
 
-/* acc += the dot product of each row's four codes with x[0..3]. */
+/* acc += the dot product of each row's four codes with x[0..3]. With the intrinsic, gcc 12 copies
+ * sums between registers, which halves the speed of loops with many of them. */
 INLINE vi vi_dot4(vi acc, vc codes, const int8_t *x, bool is_wide)
 {
     (void)is_wide;
     int32_t four;
     memcpy(&four, x, sizeof four);
-    return _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(four));
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(_mm512_set1_epi32(four)));
+    return acc;
+}
+
+/* The same with a token that no other rows are multiplied with: it needs no register. */
+#define LEVEL_HAS_DOT4_ONCE
+INLINE vi vi_dot4_once(vi acc, vc codes, const int8_t *x, bool is_wide)
+{
+    typedef int32_t four __attribute__((may_alias, aligned(1)));
+    (void)is_wide;
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(codes), "m"(*(const four *)x));
+    return acc;
 }
 
 /* ---- columns: see lanes_formats.h ------------------------------------------------------------ */

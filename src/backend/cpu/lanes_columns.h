@@ -322,26 +322,25 @@ static void matmul_few(const struct kernel_matmul *m)
     }
 }
 
-static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to)
+static void order_token(const struct weight *w, const int8_t *from, size_t n, int8_t *to)
 {
-    const size_t n_cols = m->w->n_cols;
-    if (!has_order(m->w->quant))
-        return NULL;
-    for (size_t t = 0; t < m->n; t++)
-        order_columns(m->w->quant, m->in.q + kernel_pick(m, t) * n_cols, n_cols, to + t * n_cols);
-    return to;
+    if (has_order(w->quant))
+        order_columns(w->quant, from, n, to);
+    else
+        memcpy(to, from, n);
 }
 
-static void panel_fill(const struct kernel_matmul *m, const struct row_block *block,
-                       uint8_t *chunk, uint8_t *to, float *scales, float *biases)
+static void panel_fill(const struct kernel_matmul *m, const struct row_block *block, size_t begin,
+                       size_t end, uint8_t *chunk, uint8_t *to, float *scales, float *biases)
 {
     (void)chunk;
     if (is_interleaved_apart(m->w)) {
-        interleaved_fill(m->w, block->first, to, scales, biases);
+        interleaved_fill(m->w, block->first, begin, end, to, scales, biases);
         return;
     }
-    scales_of(m->w, block, scales, biases);
-    column_functions_of(m->w)->fill(rows_of(m->w, block, 0), m->w->n_cols, to);
+    scales_of(m->w, block, begin, end, scales, biases);
+    column_functions_of(m->w)->fill(rows_from(rows_of(m->w, block, 0), m->w->quant, begin),
+                                    end - begin, to);
 }
 
 #endif

@@ -68,6 +68,13 @@ static struct rows rows_of(const struct weight *w, const struct row_block *block
                          .is_interleaved = w->is_interleaved};
 }
 
+/* Returns the same rows from a column on: the first of a block. */
+static struct rows rows_from(struct rows rows, const struct quant *quant, size_t column)
+{
+    rows.p += quant_part_row_bytes(quant, 0, column) * (rows.is_interleaved ? LANES : 1);
+    return rows;
+}
+
 INLINE void columns(struct rows rows, size_t at, vi out[4])
 {
     if (!rows.is_interleaved) {
@@ -611,26 +618,27 @@ INLINE void block_scales(enum quant_codes codes, struct rows rows, size_t at, fl
     }
 }
 
-/* The scales and biases of whole rows, [n_groups, 16] each. */
-static void scales_of(const struct weight *w, const struct row_block *block, float *scales,
-                      float *biases)
+/* The scales and biases of columns [begin, end), [groups, 16] each. */
+static void scales_of(const struct weight *w, const struct row_block *block, size_t begin,
+                      size_t end, float *scales, float *biases)
 {
     const struct quant *quant = w->quant;
-    const struct rows rows = rows_of(w, block, 0);
+    const struct rows rows = rows_from(rows_of(w, block, 0), quant, begin);
+    const size_t g = begin / quant->group, n = (end - begin) / quant->group;
     if (quant->codes == QUANT_CODES_AFFINE) {
         const bool is_f16 = quant->scale == &quant_f16;
-        half_scales(rows_of(w, block, 1), 0, w->n_cols / quant->group, is_f16, scales);
+        half_scales(rows_of(w, block, 1), g, n, is_f16, scales);
         if (quant->has_bias)
-            half_scales(rows_of(w, block, 2), 0, w->n_cols / quant->group, is_f16, biases);
+            half_scales(rows_of(w, block, 2), g, n, is_f16, biases);
     } else if (quant->codes == QUANT_CODES_FP4) {
-        byte_scales(rows_of(w, block, 1), 0, w->n_cols / quant->group, scales);
+        byte_scales(rows_of(w, block, 1), g, n, scales);
     } else if (quant->block == 32 && rows.is_interleaved) {
-        side_scales(quant, rows, w->n_cols / 32, scales, biases);
+        side_scales(quant, rows, n, scales, biases);
     } else if (quant->block == 32) {
-        head_scales(quant, rows, w->n_cols / 32, scales, biases);
+        head_scales(quant, rows, n, scales, biases);
     } else {
         const size_t step = quant->block / quant->group * LANES;
-        for (size_t b = 0; b < w->n_cols / quant->block; b++, scales += step, biases += step)
+        for (size_t b = 0; b < (end - begin) / quant->block; b++, scales += step, biases += step)
             block_scales(quant->codes, rows, b * quant->part_block_bytes[0], scales, biases);
     }
 }

@@ -7,9 +7,22 @@
 
 #include "quant/interleave.h"
 
-/* Tokens of a product that is limited by memory all the same. */
+/* Independent sums that hide a multiplication's latency. If there are fewer, each is split in two.
+ * These two are for panels, too. */
+#ifndef DOT_CHAINS
+#define DOT_CHAINS 1
+#endif
+/* Ends a loop that adds to v, where gcc 12 would copy v from one register to another. */
+#ifndef KEEP_IN_PLACE
+#define KEEP_IN_PLACE(v) ((void)0)
+#endif
+/* Tokens that are multiplied with rows as they lie in memory. */
 #ifndef INTERLEAVED_TOKENS
 #define INTERLEAVED_TOKENS 2
+#endif
+/* The most tokens of a product that memory limits. */
+#ifndef FEW_TOKENS
+#define FEW_TOKENS INTERLEAVED_TOKENS
 #endif
 
 /* True if these kernels take the weight: interleaved, with its scales apart from its codes.
@@ -28,6 +41,18 @@ INLINE vi vi_dot4_of(vi acc, vc codes, vx x, unsigned k, bool is_wide)
     return vi_dot4(acc, codes, x + 4 * k, is_wide);
 }
 #endif
+
+/* The same. is_once: only these rows are multiplied with the token. */
+INLINE vi vi_dot4_maybe_once(vi acc, vc codes, vx x, unsigned k, bool is_wide, bool is_once)
+{
+#ifdef LEVEL_HAS_DOT4_ONCE
+    if (is_once)
+        return vi_dot4_once(acc, codes, x + 4 * k, is_wide);
+#else
+    (void)is_once;
+#endif
+    return vi_dot4_of(acc, codes, x, k, is_wide);
+}
 
 #ifdef LEVEL_HAS_COLUMNS
 /* Extract codes in the form vi_dot4_of takes, from bytes as they lie in memory. */
@@ -52,7 +77,6 @@ INLINE vf mxfp4_scale(vi e)
 enum interleaved_kind { KIND_FOUR, KIND_EIGHT, KIND_FP4, KIND_INT4 };
 #define KIND_BITS(kind) ((kind) == KIND_EIGHT ? 8u : 4u)
 #define KIND_HAS_BIAS(kind) ((kind) == KIND_FOUR || (kind) == KIND_EIGHT)
-#define KIND_ZERO(kind) ((kind) == KIND_FP4 ? CODES_MXFP4_ZERO : CODES_INT4_ZERO)
 #define KIND_SCALE_BYTES(kind) ((kind) == KIND_FP4 ? 1u : 2u)
 
 /* Puts the even columns, the lower nibbles, first among each eight columns of nibble pairs. n is a
@@ -80,8 +104,7 @@ struct interleaved {
         const uint8_t *codes, *scales, *biases;
         size_t codes_step, scales_step;
     } next;
-    const int8_t *q[INTERLEAVED_TOKENS];      /* in the order of the codes */
-    struct fold_inputs f[INTERLEAVED_TOKENS]; /* scales and biases unused */
+    struct gathered tokens;
     size_t n_groups;
     unsigned group;
     enum interleaved_kind kind;
@@ -111,18 +134,15 @@ INLINE vc nibbles_of(vc x, enum interleaved_kind kind)
 
 /* Sums of a block and a token. A single one would be a dependency chain; with more tokens there are
  * enough of them. */
-#define INTERLEAVED_SUMS(n_tokens) ((n_tokens) <= 2 ? 2u : 1u)
+#define INTERLEAVED_SUMS(n_blocks, n_tokens)                                                       \
+    ((n_tokens) <= 2 || (n_blocks) * (n_tokens) < DOT_CHAINS ? 2u : 1u)
 
-/* Multiplies sixteen columns of one block with one token. */
-INLINE void dots_of_16(const vc *codes, vx x, enum interleaved_kind kind, unsigned n_sums,
-                       vi dots[2])
+/* Returns the k-th four codes of each row, of sixteen columns. */
+INLINE vc codes_of_16(const vc *bytes, unsigned k, enum interleaved_kind kind)
 {
-    UNROLL for (unsigned k = 0; k < 4; k++) {
-        const vc c = kind == KIND_EIGHT ? vc_wide(codes[k])
-                     : k % 2 == 0       ? nibbles_of(vc_low_nibbles(codes[k / 2]), kind)
-                                        : nibbles_of(vc_high_nibbles(codes[k / 2]), kind);
-        dots[k % n_sums] = vi_dot4_of(dots[k % n_sums], c, x, k, kind == KIND_EIGHT);
-    }
+    return kind == KIND_EIGHT ? vc_wide(bytes[k])
+           : k % 2 == 0       ? nibbles_of(vc_low_nibbles(bytes[k / 2]), kind)
+                              : nibbles_of(vc_high_nibbles(bytes[k / 2]), kind);
 }
 
 /* Prefetches the scales of group g of the next blocks. */
@@ -138,38 +158,14 @@ INLINE void fetch_scales(const struct interleaved *in, size_t g, unsigned b,
         __builtin_prefetch(in->next.biases + at, 0, 2);
 }
 
-/* Adds group g to the sums. kind, n_blocks and n_tokens are constants where this is inlined. */
-INLINE void interleaved_group(const struct interleaved *in, size_t g, enum interleaved_kind kind,
-                              unsigned n_blocks, unsigned n_tokens,
-                              vf acc[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS])
+/* Adds the dot products of group g to the sums. */
+INLINE void interleaved_fold(const struct interleaved *in, size_t g, enum interleaved_kind kind,
+                             unsigned n_blocks, unsigned n_tokens,
+                             vi dots[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS][2],
+                             vf acc[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS])
 {
-    const unsigned group = in->group, bits = KIND_BITS(kind);
-    const unsigned n_sums = INTERLEAVED_SUMS(n_tokens);
-    const size_t at_group = g * group * bits * 2, at_ahead = at_group + FETCH_AHEAD;
-    const bool is_next = at_ahead >= in->codes_step;
-    const uint8_t *ahead = is_next ? in->next.codes + (at_ahead - in->codes_step)
-                                   : in->codes + at_ahead;
-    const size_t ahead_step = is_next ? in->next.codes_step : in->codes_step;
-    vi dots[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS][2];
-    UNROLL for (unsigned b = 0; b < n_blocks; b++)
-        UNROLL for (unsigned t = 0; t < n_tokens; t++)
-            UNROLL for (unsigned i = 0; i < n_sums; i++)
-                dots[b][t][i] = vi_set1(0);
-    for (unsigned i = 0; i < group; i += 16) {
-        vx x[INTERLEAVED_TOKENS];
-        UNROLL for (unsigned t = 0; t < n_tokens; t++)
-            x[t] = vx_load(in->q[t] + g * group + i);
-        UNROLL for (unsigned b = 0; b < n_blocks; b++) {
-            const uint8_t *at = in->codes + at_group + b * in->codes_step + i * bits * 2;
-            vc codes[4];
-            UNROLL for (unsigned k = 0; k < bits / 2; k++) {
-                __builtin_prefetch(ahead + b * ahead_step + i * bits * 2 + 64 * k);
-                codes[k] = vc_load(at + 64 * k);
-            }
-            UNROLL for (unsigned t = 0; t < n_tokens; t++)
-                dots_of_16(codes, x[t], kind, n_sums, dots[b][t]);
-        }
-    }
+    const unsigned n_sums = INTERLEAVED_SUMS(n_blocks, n_tokens);
+    const float *factors = in->tokens.factors + 3 * g * n_tokens;
     UNROLL for (unsigned b = 0; b < n_blocks; b++) {
         const size_t at = b * in->scales_step;
         fetch_scales(in, g, b, kind);
@@ -177,17 +173,66 @@ INLINE void interleaved_group(const struct interleaved *in, size_t g, enum inter
         const vf bias = KIND_HAS_BIAS(kind) ? scales_at(in->biases + at, g, kind, in->is_f16)
                                             : vf_zero();
         UNROLL for (unsigned t = 0; t < n_tokens; t++) {
-            const struct fold_inputs *f = &in->f[t];
-            vi sum = n_sums == 2 ? vi_add(dots[b][t][0], dots[b][t][1]) : dots[b][t][0];
-            if (kind == KIND_EIGHT && WIDE_CODES_SHIFT != 0)
-                sum = vi_add(sum, vi_set1(WIDE_CODES_SHIFT * f->x_sum[g]));
-            if (!KIND_HAS_BIAS(kind))
-                sum = vi_sub(sum, vi_set1(KIND_ZERO(kind) * f->x_sum[g]));
-            acc[b][t] = vf_fma(vf_mul(scale, vf_set1(f->x_scale[g])), vf_of_vi(sum), acc[b][t]);
+            const vi sum = n_sums == 2 ? vi_add(dots[b][t][0], dots[b][t][1]) : dots[b][t][0];
+            acc[b][t] = vf_fma(vf_mul(scale, vf_set1(factors[t])), vf_of_vi(sum), acc[b][t]);
             if (KIND_HAS_BIAS(kind))
-                acc[b][t] = vf_fma(bias, vf_set1(f->x_offset[g]), acc[b][t]);
+                acc[b][t] = vf_fma(bias, vf_set1(factors[n_tokens + t]), acc[b][t]);
         }
     }
+}
+
+/* Multiplies group g. kind, n_blocks and n_tokens are constants where this is inlined. */
+INLINE void interleaved_group(const struct interleaved *in, size_t g, enum interleaved_kind kind,
+                              unsigned n_blocks, unsigned n_tokens,
+                              vf acc[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS])
+{
+    const unsigned group = in->group, bits = KIND_BITS(kind);
+    const unsigned n_sums = INTERLEAVED_SUMS(n_blocks, n_tokens);
+    const size_t at_group = g * group * bits * 2, at_ahead = at_group + FETCH_AHEAD;
+    const bool is_next = at_ahead >= in->codes_step;
+    const uint8_t *ahead = is_next ? in->next.codes + (at_ahead - in->codes_step)
+                                   : in->codes + at_ahead;
+    const size_t ahead_step = is_next ? in->next.codes_step : in->codes_step;
+    const int8_t *q = in->tokens.codes + g * group * n_tokens;
+    const float *factors = in->tokens.factors + 3 * g * n_tokens;
+    const bool has_start = !KIND_HAS_BIAS(kind) || (kind == KIND_EIGHT && WIDE_CODES_SHIFT != 0);
+    vi dots[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS][2];
+    UNROLL for (unsigned t = 0; t < n_tokens; t++) {
+        const vi start = has_start ? gathered_start(factors, n_tokens, t) : vi_set1(0);
+        UNROLL for (unsigned b = 0; b < n_blocks; b++) {
+            dots[b][t][0] = start;
+            dots[b][t][1] = vi_set1(0);
+        }
+    }
+    for (unsigned i = 0; i < group; i += GATHERED_COLUMNS) {
+        vx x[INTERLEAVED_TOKENS];
+        UNROLL for (unsigned t = 0; t < n_tokens; t++)
+            x[t] = vx_load(q + i * n_tokens + t * GATHERED_COLUMNS);
+        vc bytes[INTERLEAVED_BLOCKS][4];
+        UNROLL for (unsigned b = 0; b < n_blocks; b++) {
+            const uint8_t *at = in->codes + at_group + b * in->codes_step + i * bits * 2;
+            UNROLL for (unsigned k = 0; k < bits / 2; k++) {
+                __builtin_prefetch(ahead + b * ahead_step + i * bits * 2 + 64 * k);
+                bytes[b][k] = vc_load(at + 64 * k);
+            }
+        }
+        UNROLL for (unsigned k = 0; k < 4; k++) {
+            vc codes[INTERLEAVED_BLOCKS];
+            UNROLL for (unsigned b = 0; b < n_blocks; b++)
+                codes[b] = codes_of_16(bytes[b], k, kind);
+            UNROLL for (unsigned t = 0; t < n_tokens; t++)
+                UNROLL for (unsigned b = 0; b < n_blocks; b++) {
+                    vi *sum = &dots[b][t][k % n_sums];
+                    *sum = vi_dot4_maybe_once(*sum, codes[b], x[t], k, kind == KIND_EIGHT,
+                                              n_blocks == 1);
+                }
+        }
+        UNROLL for (unsigned b = 0; b < n_blocks; b++)
+            UNROLL for (unsigned t = 0; t < n_tokens; t++)
+                UNROLL for (unsigned k = 0; k < n_sums; k++)
+                    KEEP_IN_PLACE(dots[b][t][k]);
+    }
+    interleaved_fold(in, g, kind, n_blocks, n_tokens, dots, acc);
 }
 
 INLINE void interleaved_run(const struct interleaved *in, enum interleaved_kind kind,
@@ -229,11 +274,17 @@ INTERLEAVED(interleaved_many_two, INTERLEAVED_BLOCKS, 2)
 #define interleaved_many_one interleaved_one
 #define interleaved_many_two interleaved_two
 #endif
+_Static_assert(INTERLEAVED_TOKENS == 2 || (INTERLEAVED_TOKENS == 9 && INTERLEAVED_BLOCKS > 1),
+               "these are the functions there are");
 #if INTERLEAVED_TOKENS > 2
-/* Two blocks: the sums of more do not fit into the registers. */
+/* Two blocks or one: the sums of more do not fit into the registers. */
 INTERLEAVED(interleaved_three, 1, 3)
 INTERLEAVED(interleaved_four, 1, 4)
 INTERLEAVED(interleaved_five, 1, 5)
+INTERLEAVED(interleaved_six, 1, 6)
+INTERLEAVED(interleaved_seven, 1, 7)
+INTERLEAVED(interleaved_eight, 1, 8)
+INTERLEAVED(interleaved_nine, 1, 9)
 INTERLEAVED(interleaved_many_three, 2, 3)
 INTERLEAVED(interleaved_many_four, 2, 4)
 INTERLEAVED(interleaved_many_five, 2, 5)
@@ -250,6 +301,10 @@ static const struct {
     {2, interleaved_many_three, interleaved_three},
     {2, interleaved_many_four, interleaved_four},
     {2, interleaved_many_five, interleaved_five},
+    {1, interleaved_six, interleaved_six},
+    {1, interleaved_seven, interleaved_seven},
+    {1, interleaved_eight, interleaved_eight},
+    {1, interleaved_nine, interleaved_nine},
 #endif
 };
 
@@ -300,64 +355,28 @@ static void interleaved_find_next(const struct kernel_matmul *m, size_t r, size_
     in->next.scales_step = next.scales_step;
 }
 
-/* More tokens are multiplied in two halves, the second while the blocks are in the cache. Where it
- * pays, up to so many: a panel of weights takes longer for them. */
-#define INTERLEAVED_MOST (INTERLEAVED_TOKENS > 2 ? 2 * INTERLEAVED_TOKENS - 1 : INTERLEAVED_TOKENS)
-
-/* Tokens that are multiplied together. */
-struct interleaved_part {
-    size_t first, n;
-    struct interleaved in;
-};
-
-/* Points to the tokens of a part. scratch: all tokens in the order of nibbles. */
-static void interleaved_take(const struct kernel_matmul *m, struct interleaved_part *part)
-{
-    const size_t n_cols = m->w->n_cols;
-    struct interleaved *in = &part->in;
-    *in = interleaved_of(m->w);
-    for (size_t i = 0; i < part->n; i++) {
-        const size_t t = part->first + i;
-        int8_t *ordered = (int8_t *)m->scratch + t * n_cols;
-        in->f[i] = fold_inputs_of(m, t, in->n_groups, NULL, NULL);
-        in->q[i] = m->in.q + kernel_pick(m, t) * n_cols;
-        if (in->kind != KIND_EIGHT) {
-            order_nibbles(in->q[i], n_cols, ordered);
-            in->q[i] = ordered;
-        }
-    }
-    interleaved_move(in, m->begin / LANES);
-}
-
-/* Multiplies n blocks from row r on. */
-static void interleaved_blocks(const struct kernel_matmul *m, size_t r, size_t n,
-                               struct interleaved_part *part)
-{
-    vf acc[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS];
-    interleaved_find_next(m, r, n, &part->in);
-    if (n == 1)
-        interleaved_by_tokens[part->n - 1].one(&part->in, acc);
-    else
-        interleaved_by_tokens[part->n - 1].many(&part->in, acc);
-    for (size_t b = 0; b < n; b++)
-        for (size_t i = 0; i < part->n; i++)
-            vf_store(kernel_out(m, part->first + i, r + b * LANES), acc[b][i]);
-    interleaved_move(&part->in, n);
-}
-
-/* For up to INTERLEAVED_MOST tokens. */
+/* For up to INTERLEAVED_TOKENS tokens. scratch: the gathered tokens. */
 static void matmul_interleaved(const struct kernel_matmul *m)
 {
-    const bool is_cut = m->n > INTERLEAVED_TOKENS;
-    const size_t n_first = is_cut ? m->n - m->n / 2 : m->n;
-    struct interleaved_part parts[2] = {{.n = n_first}, {.first = n_first, .n = m->n - n_first}};
-    const size_t n_many = interleaved_by_tokens[n_first - 1].n_blocks;
-    for (unsigned i = 0; i < 1u + is_cut; i++)
-        interleaved_take(m, &parts[i]);
+    struct interleaved in = interleaved_of(m->w);
+    const size_t n_many = interleaved_by_tokens[m->n - 1].n_blocks;
+    in.tokens.codes = (int8_t *)m->scratch;
+    in.tokens.factors = m->scratch + m->n * m->w->n_cols / sizeof(float);
+    if (!m->has_same_inputs)
+        gather(m, 0, m->n, &in.tokens);
+    interleaved_move(&in, m->begin / LANES);
     for (size_t r = m->begin, n; r < m->end; r += n * LANES) {
+        vf acc[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS];
         n = m->end - r >= n_many * LANES ? n_many : 1;
-        for (unsigned i = 0; i < 1u + is_cut; i++)
-            interleaved_blocks(m, r, n, &parts[i]);
+        interleaved_find_next(m, r, n, &in);
+        if (n == 1)
+            interleaved_by_tokens[m->n - 1].one(&in, acc);
+        else
+            interleaved_by_tokens[m->n - 1].many(&in, acc);
+        for (size_t b = 0; b < n; b++)
+            for (size_t t = 0; t < m->n; t++)
+                vf_store(kernel_out(m, t, r + b * LANES), acc[b][t]);
+        interleaved_move(&in, n);
     }
 }
 
@@ -375,23 +394,25 @@ static void interleaved_codes(const uint8_t *from, size_t n_cols, enum interleav
         vc_store(to + at * LANES, vc_wide(vc_load(from + at * LANES)));
     for (size_t at = 0; kind != KIND_EIGHT && at < n_cols; at += 8) {
         const vc x = vc_load(from + at / 2 * LANES);
+        __builtin_prefetch(from + at / 2 * LANES + FETCH_AHEAD);
         vc_store(to + at * LANES, nibbles_of(vc_low_nibbles(x), kind));
         vc_store(to + (at + 4) * LANES, nibbles_of(vc_high_nibbles(x), kind));
     }
 }
 #endif
 
-/* Fills a panel with the block that begins with row `first`. */
-static void interleaved_fill(const struct weight *w, size_t first, uint8_t *codes, float *scales,
-                             float *biases)
+/* Fills a panel with columns [begin, end) of the block that begins with row `first`. */
+static void interleaved_fill(const struct weight *w, size_t first, size_t begin, size_t end,
+                             uint8_t *codes, float *scales, float *biases)
 {
     struct interleaved in = interleaved_of(w);
     interleaved_move(&in, first / LANES);
-    interleaved_codes(in.codes, w->n_cols, in.kind, codes);
-    for (size_t g = 0; g < in.n_groups; g++) {
-        vf_store(scales + g * LANES, scales_at(in.scales, g, in.kind, in.is_f16));
+    interleaved_codes(in.codes + begin * KIND_BITS(in.kind) / 8 * LANES, end - begin, in.kind,
+                      codes);
+    for (size_t g = begin / in.group; g < end / in.group; g++, scales += LANES, biases += LANES) {
+        vf_store(scales, scales_at(in.scales, g, in.kind, in.is_f16));
         if (KIND_HAS_BIAS(in.kind))
-            vf_store(biases + g * LANES, scales_at(in.biases, g, in.kind, in.is_f16));
+            vf_store(biases, scales_at(in.biases, g, in.kind, in.is_f16));
     }
 }
 

@@ -465,9 +465,15 @@ INLINE vi vi_dot4_of(vi acc, vc codes, vx x, unsigned k, bool is_wide)
     }
 }
 
-/* The even and the odd columns of 32, in the order in which nibble pairs are unpacked. */
-INLINE int8x16_t neon_even(const int8_t *q) { return vuzp1q_s8(vld1q_s8(q), vld1q_s8(q + 16)); }
-INLINE int8x16_t neon_odd(const int8_t *q) { return vuzp2q_s8(vld1q_s8(q), vld1q_s8(q + 16)); }
+/* The order in which nibble pairs are unpacked. */
+static void order_even_first(const int8_t *from, size_t n, int8_t *to)
+{
+    for (size_t at = 0; at < n; at += 32) {
+        const int8x16_t x = vld1q_s8(from + at), y = vld1q_s8(from + at + 16);
+        vst1q_s8(to + at, vuzp1q_s8(x, y));
+        vst1q_s8(to + at + 16, vuzp2q_s8(x, y));
+    }
+}
 
 /* Eight groups of four rows: zipped as halves, then widened. */
 INLINE void neon_transpose_4_by_8(const uint16x8_t x[4], bool is_f16, size_t n, float *out)
@@ -508,7 +514,6 @@ INLINE void neon_transpose_halves(const uint8_t *const rows[16], size_t n_groups
     }
 }
 
-#define LEVEL_HAS_TRANSPOSE_HALVES
 static void transpose_halves(const uint8_t *const rows[16], size_t n_groups, bool is_f16,
                              float *out)
 {

@@ -41,33 +41,22 @@ static inline bool has_nibble_order(const struct weight *w)
 }
 
 /* One value of each row for each group: out[g * 16 + row]. */
-#ifndef LEVEL_HAS_TRANSPOSE_HALVES
 static void transpose_halves(const uint8_t *const rows[LANES], size_t n_groups, bool is_f16,
-                             float *out)
-{
-    for (size_t g = 0; g < n_groups; g += LANES) {
-        const size_t n = n_groups - g < LANES ? n_groups - g : LANES;
-        vi x[LANES];
-        for (unsigned r = 0; r < LANES; r++) {
-            const uint8_t *p = rows[r] + 2 * g;
-            const vf v = is_f16 ? (n == LANES ? vf_load_f16(p) : vf_load_f16_part(p, n))
-                                : (n == LANES ? vf_load_bf16(p) : vf_load_bf16_part(p, n));
-            x[r] = vi_bits_of(v);
-        }
-        vi_transpose(x);
-        for (unsigned i = 0; i < n; i++)
-            vf_store(out + (g + i) * LANES, vf_of_bits(x[i]));
-    }
-}
-#endif
+                             float *out);
 
-/* The same for the scales of affine rows, and for their biases where the format has them. */
-static void transpose_scales(const struct quant *quant, const struct row_block *block,
+/* The scales of affine rows from group g on, and their biases where the format has them. */
+static void transpose_scales(const struct quant *quant, const struct row_block *block, size_t g,
                              size_t n_groups, float *scales, float *biases)
 {
-    transpose_halves(block->scales, n_groups, quant->scale == &quant_f16, scales);
-    if (quant->has_bias)
-        transpose_halves(block->biases, n_groups, quant->scale == &quant_f16, biases);
+    const uint8_t *rows[LANES];
+    for (unsigned r = 0; r < LANES; r++)
+        rows[r] = block->scales[r] + 2 * g;
+    transpose_halves(rows, n_groups, quant->scale == &quant_f16, scales);
+    if (!quant->has_bias)
+        return;
+    for (unsigned r = 0; r < LANES; r++)
+        rows[r] = block->biases[r] + 2 * g;
+    transpose_halves(rows, n_groups, quant->scale == &quant_f16, biases);
 }
 
 /* Unpacks columns [begin, end) of sixteen rows: codes[row * CHUNK], and scales and biases by
@@ -180,7 +169,7 @@ static void direct_block(const struct kernel_matmul *m, const struct row_block *
     const size_t padded = (n_cols + SPAN - 1) / SPAN * SPAN;
     const size_t ahead = quant_part_row_bytes(quant, 0, n_cols) * LANES;
     float *scales = m->scratch, *biases = scales + n_groups * LANES;
-    transpose_scales(quant, block, n_groups, scales, biases);
+    transpose_scales(quant, block, 0, n_groups, scales, biases);
     for (size_t t = 0; t < m->n; t++) {
         const struct fold_inputs f = fold_inputs_of(m, t, n_groups, scales, biases);
         const int8_t *q = ordered != NULL ? ordered + t * padded
@@ -257,7 +246,7 @@ static void unpacked_block(const struct kernel_matmul *m, const struct row_block
     float *biases = scales + (is_affine ? n_groups : CHUNK / group) * LANES;
     vf acc[PANEL_TOKENS];
     if (is_affine) {
-        transpose_scales(quant, block, n_groups, scales, biases);
+        transpose_scales(quant, block, 0, n_groups, scales, biases);
     }
     for (size_t begin = 0; begin < n_cols; begin += CHUNK) {
         const size_t end = begin + CHUNK < n_cols ? begin + CHUNK : n_cols, g = begin / group;
@@ -295,67 +284,46 @@ static void matmul_few(const struct kernel_matmul *m)
 /* ---- panels ---------------------------------------------------------------------------------- */
 
 /* A level may keep the columns of a panel in another order than the weight's, if it keeps groups
- * whole and the tokens in the same order. panel_codes_of fills a panel's codes in one go, or
- * returns false if it cannot. panel_tokens_of puts the inputs of a product into `to`, or returns
- * NULL if they can be used as they are. */
-#ifdef LEVEL_HAS_PANEL_ORDER
-static bool panel_codes_of(const struct quant *quant, const struct row_block *block, size_t n_cols,
-                           uint8_t *to);
-static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to);
-#else
-static bool panel_codes_of(const struct quant *quant, const struct row_block *block, size_t n_cols,
-                           uint8_t *to)
-{
-    (void)quant, (void)block, (void)n_cols, (void)to;
-    return false;
-}
-static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to)
-{
-    (void)m, (void)to;
-    return NULL;
-}
-#endif
+ * whole and the tokens in the same order. panel_codes_of fills in the codes of columns [begin, end)
+ * in one go, or returns false if it cannot. */
+static bool panel_codes_of(const struct quant *quant, const struct row_block *block, size_t begin,
+                           size_t end, uint8_t *to);
 
-/* Puts sixteen rows of `cols` unpacked codes into the panel, four columns of each row side by
- * side. */
-#ifdef LEVEL_HAS_PANEL_INTERLEAVE
+/* Puts sixteen rows of `cols` unpacked codes into the panel. */
 static void panel_interleave(const uint8_t *codes, size_t cols, bool is_wide, uint8_t *to);
-#else
-static void panel_interleave(const uint8_t *codes, size_t cols, bool is_wide, uint8_t *to)
-{
-    (void)is_wide;
-    for (size_t at = 0; at < cols; at += 64, to += 64 * LANES) {
-        const size_t n = cols - at < 64 ? cols - at : 64;
-        vi x[LANES];
-        for (unsigned r = 0; r < LANES; r++)
-            x[r] = vi_load_bytes_part(codes + r * CHUNK + at, n);
-        vi_transpose(x);
-        for (unsigned i = 0; i < n / 4; i++)
-            vc_store(to + i * 64, x[i]);
-    }
-}
-#endif
 
-static void panel_fill(const struct kernel_matmul *m, const struct row_block *block,
-                       uint8_t *chunk, uint8_t *to, float *scales, float *biases)
+/* The even columns of 32 first, then the odd ones. */
+static void order_even_first(const int8_t *from, size_t n, int8_t *to);
+
+static void order_token(const struct weight *w, const int8_t *from, size_t n, int8_t *to)
+{
+    if (!has_nibble_order(w))
+        memcpy(to, from, n);
+    else if (w->is_interleaved)
+        order_nibbles(from, n, to);
+    else
+        order_even_first(from, n, to);
+}
+
+static void panel_fill(const struct kernel_matmul *m, const struct row_block *block, size_t begin,
+                       size_t end, uint8_t *chunk, uint8_t *to, float *scales, float *biases)
 {
     const struct quant *quant = m->w->quant;
-    const size_t n_cols = m->w->n_cols, group = quant->group, n_groups = n_cols / group;
+    const size_t group = quant->group, n_groups = (end - begin) / group;
     const bool is_affine = quant->codes == QUANT_CODES_AFFINE;
     if (m->w->is_interleaved) {
-        interleaved_fill(m->w, block->first, to, scales, biases);
+        interleaved_fill(m->w, block->first, begin, end, to, scales, biases);
         return;
     }
-    if (is_affine) {
-        transpose_scales(quant, block, n_groups, scales, biases);
-    }
-    if (panel_codes_of(quant, block, n_cols, to))
+    if (is_affine)
+        transpose_scales(quant, block, begin / group, n_groups, scales, biases);
+    if (panel_codes_of(quant, block, begin, end, to))
         return;
-    for (size_t begin = 0; begin < n_cols; begin += CHUNK) {
-        const size_t end = begin + CHUNK < n_cols ? begin + CHUNK : n_cols;
-        const size_t at = is_affine ? 0 : begin / group * LANES;
-        unpack_chunk(quant, block, begin, end, chunk, scales + at, biases + at);
-        panel_interleave(chunk, end - begin, quant->has_wide_codes, to + begin * LANES);
+    for (size_t at = begin, next; at < end; at = next) {
+        next = end - at < CHUNK ? end : at + CHUNK;
+        const size_t first = is_affine ? 0 : (at - begin) / group * LANES;
+        unpack_chunk(quant, block, at, next, chunk, scales + first, biases + first);
+        panel_interleave(chunk, next - at, quant->has_wide_codes, to + (at - begin) * LANES);
     }
 }
 
