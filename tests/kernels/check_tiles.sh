@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks the products of AMX tiles on an x86-64 processor with AVX-512, with or without tiles: tile
 # instructions are emulated in C. Usage: tests/kernels/check_tiles.sh BUILD-FOLDER COMPILER
-# Exit status 77: this processor has no AVX-512.
+# Exit status 77: this processor has no AVX-512 VNNI.
 set -eu
 
 here=$(dirname "$0")

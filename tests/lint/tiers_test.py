@@ -14,7 +14,7 @@ CTEST, BUILD = sys.argv[1:3]
 TREE = pathlib.Path(__file__).resolve().parents[2]
 SECOND = "second-tier"
 # Browsers, client libraries, emulators, load.
-IS_SECOND = re.compile(r"(web|load)\.|api\.sdk_|kernels\.check_other$")
+IS_SECOND = re.compile(r"(web|load)\.|api\.sdk_|kernels\.check_(other|tiles)$")
 
 
 def tests(*selection):

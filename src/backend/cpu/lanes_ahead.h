@@ -3,6 +3,8 @@
 #ifndef FLASHMOE_BACKEND_CPU_LANES_AHEAD_H
 #define FLASHMOE_BACKEND_CPU_LANES_AHEAD_H
 
+/* Bytes between two prefetches: a cache line, or two where the processor fetches the other one of a
+ * pair by itself. */
 #ifndef AHEAD_STEP
 #define AHEAD_STEP MEM_CACHE_LINE
 #endif
