@@ -237,10 +237,13 @@ static bool has_order(const struct quant *quant)
            (quant->codes == QUANT_CODES_AFFINE && quant->bits != 8);
 }
 
-/* Finds what comes after the rows before `next`. It may belong to another matrix. */
-static void side_find_next(const struct kernel_matmul *m, size_t next, struct side *side)
+/* Finds what to prefetch beside the row blocks from r on. It may belong to another matrix. */
+static void side_find_next(const struct kernel_matmul *m, size_t r, struct side *side)
 {
     const struct weight *w = m->w;
+    const bool is_large = w->quant->block > 32;
+    const size_t run = is_large ? (r - m->begin) / LANES % SIDE_RUNS : 0;
+    const size_t next = r + (is_large ? SIDE_RUNS - run : side->n_blocks) * LANES;
     size_t row = next;
     if (next >= m->end && m->next != NULL) {
         w = m->next;
@@ -249,6 +252,7 @@ static void side_find_next(const struct kernel_matmul *m, size_t next, struct si
     const size_t row_bytes = quant_part_row_bytes(w->quant, 0, w->n_cols);
     side->next = (const uint8_t *)w->parts[0] + row * row_bytes;
     side->next_step = LANES * row_bytes;
+    side->next += side->next_step / SIDE_RUNS * run;
 }
 
 /* scratch: what the sums of each token's groups begin with. */
@@ -275,7 +279,7 @@ static void matmul_side(const struct kernel_matmul *m)
         vf out[SIDE_BLOCKS][COLUMN_TOKENS];
         side.n_blocks = left < max_blocks ? (unsigned)left : max_blocks;
         side.p = (const uint8_t *)m->w->parts[0] + r * row_bytes;
-        side_find_next(m, r + side.n_blocks * LANES, &side);
+        side_find_next(m, r, &side);
         functions->side(&side, (unsigned)m->n, out);
         for (unsigned b = 0; b < side.n_blocks; b++)
             for (size_t t = 0; t < m->n; t++)

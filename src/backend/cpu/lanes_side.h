@@ -4,8 +4,9 @@
  * way is better was measured (docs/decisions/0065-what-binds-interleaved-blocks.md):
  *   - blocks of 32 columns are small: several row blocks are multiplied in turns, a block of each
  *     at a time, and what they read next is prefetched into the L1 cache;
- *   - blocks of 256 columns are not. One row block is multiplied at a time, and the next one is
- *     prefetched into the L2 cache, four runs of it at a time. */
+ *   - blocks of 256 columns are not. One row block is multiplied at a time. Meanwhile a quarter of
+ *     each of the next four is prefetched into the L2 cache, so each quarter of four row blocks in
+ *     turn. Memory is read in long runs then, which is faster than four runs in one row block. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_SIDE_H
 #define FLASHMOE_BACKEND_CPU_LANES_SIDE_H
 
@@ -13,14 +14,16 @@
 
 #define SIDE_BLOCKS 4                  /* row blocks in turns */
 #define SIDE_AHEAD 2048                /* bytes of each that are prefetched */
-#define SIDE_RUNS 4
+#define SIDE_RUNS 4 /* row blocks of which a part is prefetched while one is multiplied */
 
 /* Consecutive row blocks, and the tokens they are multiplied with. */
 struct side {
     const uint8_t *p; /* the first row block */
     size_t step;      /* bytes of a row block */
     unsigned n_blocks;
-    const uint8_t *next; /* the same of those that come next */
+    /* Blocks of 32 columns: the row blocks that come next. Blocks of 256: the part of the first
+     * one of the next SIDE_RUNS that is prefetched with this row block. */
+    const uint8_t *next;
     size_t next_step;
     const int8_t *q[COLUMN_TOKENS];
     struct fold_inputs f[COLUMN_TOKENS]; /* scales and biases unused */
@@ -34,13 +37,14 @@ static unsigned side_max_blocks(const struct quant *quant)
     return quant->block == 32 ? SIDE_BLOCKS : 1;
 }
 
-/* Prefetches as much of the next row block as is reached of this one, from *fetched bytes on. */
+/* Prefetches as many bytes of the next row blocks as are reached of this one, after the first
+ * *fetched. */
 INLINE void side_fetch(const struct side *in, size_t reached, size_t *fetched)
 {
     for (; *fetched < reached; *fetched += SIDE_RUNS * 64) {
         const uint8_t *at = in->next + *fetched / SIDE_RUNS;
         UNROLL for (unsigned i = 0; i < SIDE_RUNS; i++)
-            __builtin_prefetch(at + i * (in->next_step / SIDE_RUNS), 0, 2);
+            __builtin_prefetch(at + i * in->next_step, 0, 2);
     }
 }
 
