@@ -13,6 +13,9 @@
 /* Reads in flight, and bytes of one read: enough to keep an SSD busy. */
 #define N_READERS 8
 #define PIECE_BYTES (1u << 19)
+/* From so many bytes on, whole pages are read straight to their place; others go through a buffer,
+ * with their neighbours in the file. */
+#define MIN_STRAIGHT_BYTES (1u << 17)
 /* Buffer of one reader: a piece, and the pages that it begins and ends in. */
 #define READER_BYTES (PIECE_BYTES + 2 * MEM_PAGE)
 /* Bytes between two calls of the progress function. */
@@ -251,59 +254,143 @@ static int read_whole_pages(const struct dense_load *load, uint32_t file, char *
     return plat_explain_read(got, load->model->source->files[file].path, bytes, offset, err);
 }
 
-/* Reads a piece of a file. Whole pages go to their final place when memory and file have the same
- * offset within a page; otherwise they go through a buffer. */
-static int read_piece(const struct dense_load *load, uint32_t file, char *buffer, char *dst,
-                      uint64_t bytes, uint64_t offset, struct fm_error *err)
+/* Where a reader is in its range. */
+struct reader {
+    size_t i;      /* the read at hand */
+    uint64_t from; /* its next byte */
+    uint64_t left; /* bytes of the range that are still to be read */
+};
+
+/* Goes on by n bytes of the read at hand, to the next matrix if these were its last. */
+static void reader_advance(const struct dense_load *load, struct reader *at, uint64_t n)
 {
-    const struct source_file *f = &load->model->source->files[file];
-    const int fd = load->direct_fds[file];
-    if (fd < 0)
-        return plat_read_at(f->fd, f->path, dst, bytes, offset, err);
-    if (((uintptr_t)dst | offset | bytes) % MEM_PAGE == 0)
-        return read_whole_pages(load, file, dst, bytes, offset, err);
-    const uint64_t skip = offset % MEM_PAGE;
-    const int64_t got =
-        plat_read_device(fd, buffer, mem_round_up(skip + bytes, MEM_PAGE), offset - skip);
+    at->from += n;
+    at->left -= n;
+    if (at->from < load->reads[at->i].bytes)
+        return;
+    at->from = 0;
+    do
+        at->i++;
+    while (at->i < load->n_reads && load->reads[at->i].vector_quant != NULL);
+}
+
+/* Returns the bytes of the read at hand that are in the range. */
+static uint64_t reader_bytes(const struct dense_load *load, const struct reader *at)
+{
+    const uint64_t bytes = load->reads[at->i].bytes - at->from;
+    return bytes < at->left ? bytes : at->left;
+}
+
+/* Returns how many bytes can be read straight to their place: whole pages, where memory and file
+ * are both at the beginning of one. */
+static uint64_t straight_bytes(const struct dense_load *load, const struct reader *at)
+{
+    const struct dense_read *r = &load->reads[at->i];
+    const char *place = place_of(load, r->dense_offset + at->from);
+    if (((uintptr_t)place | (r->offset + at->from)) % MEM_PAGE != 0)
+        return 0;
+    const uint64_t n = reader_bytes(load, at) / MEM_PAGE * MEM_PAGE;
+    return n < PIECE_BYTES ? n : PIECE_BYTES;
+}
+
+/* Returns how many bytes of the read at hand a buffer takes: all, or up to the page from which many
+ * can be read straight to their place. */
+static uint64_t gathered_bytes(const struct dense_load *load, const struct reader *at)
+{
+    const struct dense_read *r = &load->reads[at->i];
+    const uint64_t n = reader_bytes(load, at), begun = (r->offset + at->from) % MEM_PAGE;
+    const uint64_t head = begun > 0 ? MEM_PAGE - begun : 0;
+    if (n < head + MIN_STRAIGHT_BYTES)
+        return n;
+    struct reader behind = *at;
+    if (head > 0)
+        reader_advance(load, &behind, head);
+    return straight_bytes(load, &behind) >= MIN_STRAIGHT_BYTES ? head : n;
+}
+
+/* Goes through neighbours in a file, PIECE_BYTES of it at most, and copies them from `buffer`,
+ * which has the file from byte `offset` on; from NULL nothing is copied. Returns where the file is
+ * reached. */
+static uint64_t gather(const struct dense_load *load, struct reader *at, uint64_t offset,
+                       const char *buffer)
+{
+    const uint32_t file = load->reads[at->i].file;
+    uint64_t end = offset;
+    while (at->left > 0) {
+        const struct dense_read *r = &load->reads[at->i];
+        const uint64_t here = r->offset + at->from;
+        if (r->file != file || here < end || here - end >= MEM_PAGE ||
+            here - offset >= PIECE_BYTES)
+            break;
+        uint64_t n = gathered_bytes(load, at);
+        n = n < offset + PIECE_BYTES - here ? n : offset + PIECE_BYTES - here;
+        if (n == 0)
+            break;
+        if (buffer != NULL)
+            memcpy(place_of(load, r->dense_offset + at->from), buffer + (here - offset),
+                   (size_t)n);
+        end = here + n;
+        reader_advance(load, at, n);
+    }
+    return end;
+}
+
+/* Reads what lies side by side in the file with one read, because a matrix whose rows go to several
+ * places has many small parts, and each read takes the disk's latency. */
+static int read_gathered(const struct dense_load *load, char *buffer, struct reader *at,
+                         struct fm_error *err)
+{
+    const struct dense_read *r = &load->reads[at->i];
+    const struct source_file *f = &load->model->source->files[r->file];
+    const uint64_t offset = r->offset + at->from, skip = offset % MEM_PAGE;
+    struct reader ahead = *at;
+    const uint64_t bytes = gather(load, &ahead, offset, NULL) - offset;
+    const int64_t got = plat_read_device(load->direct_fds[r->file], buffer,
+                                         mem_round_up(skip + bytes, MEM_PAGE), offset - skip);
     if (got < (int64_t)(skip + bytes)) {
         const int64_t mine = got < (int64_t)skip ? (got < 0 ? got : 0) : got - (int64_t)skip;
         return plat_explain_read(mine, f->path, bytes, offset, err);
     }
-    memcpy(dst, buffer + skip, (size_t)bytes);
+    (void)gather(load, at, offset, buffer + skip);
     return 0;
 }
 
-/* Returns the bytes of the next read, such that the read after it begins at a page. */
-static uint64_t piece_bytes(uint64_t offset, uint64_t left)
+/* Reads a piece at least of what is left. */
+static int read_piece(const struct dense_load *load, char *buffer, struct reader *at,
+                      struct fm_error *err)
 {
-    const uint64_t begun = offset % MEM_PAGE;
-    if (begun > 0)
-        return left < MEM_PAGE - begun ? left : MEM_PAGE - begun;
-    if (left >= PIECE_BYTES)
-        return PIECE_BYTES;
-    return left < MEM_PAGE ? left : left / MEM_PAGE * MEM_PAGE;
+    const struct dense_read *r = &load->reads[at->i];
+    const struct source_file *f = &load->model->source->files[r->file];
+    char *place = place_of(load, r->dense_offset + at->from);
+    const bool is_direct = load->direct_fds[r->file] >= 0;
+    uint64_t n = is_direct ? straight_bytes(load, at) : reader_bytes(load, at);
+    int rc;
+    if (is_direct && n < MIN_STRAIGHT_BYTES)
+        return read_gathered(load, buffer, at, err);
+    n = n < PIECE_BYTES ? n : PIECE_BYTES;
+    if (is_direct)
+        rc = read_whole_pages(load, r->file, place, n, r->offset + at->from, err);
+    else
+        rc = plat_read_at(f->fd, f->path, place, n, r->offset + at->from, err);
+    if (rc == 0)
+        reader_advance(load, at, n);
+    return rc;
 }
 
 /* Reads the bytes from `begin` to `end` of the window's matrices, piece by piece. */
 static int read_range(const struct dense_load *load, char *buffer, uint64_t begin, uint64_t end,
                       struct fm_error *err)
 {
-    uint64_t at = 0; /* where the matrix begins */
+    struct reader at = {.left = end};
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < load->n_reads && at < end; i++) {
-        const struct dense_read *r = &load->reads[i];
-        if (r->vector_quant != NULL)
-            continue;
-        uint64_t from = begin > at ? begin - at : 0;
-        const uint64_t to = end - at < r->bytes ? end - at : r->bytes;
-        while (rc == 0 && from < to) {
-            const uint64_t n = piece_bytes(r->offset + from, to - from);
-            rc = read_piece(load, r->file, buffer, place_of(load, r->dense_offset + from), n,
-                            r->offset + from, err);
-            from += n;
-        }
-        at += r->bytes;
+    while (at.i < load->n_reads && load->reads[at.i].vector_quant != NULL)
+        at.i++;
+    while (end - at.left < begin) {
+        const uint64_t n = reader_bytes(load, &at), skip = begin - (end - at.left);
+        reader_advance(load, &at, n < skip ? n : skip);
     }
+    while (rc == 0 && at.left > 0)
+        rc = read_piece(load, buffer, &at, err);
     return rc;
 }
 
