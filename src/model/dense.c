@@ -1,5 +1,6 @@
 /* Reads the dense weights past the page cache where the file system allows it, several pieces at a
  * time. A start then takes as long as the disk needs, and nothing is in memory twice. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,8 +17,6 @@
 /* From so many bytes on, whole pages are read straight to their place; others go through a buffer,
  * with their neighbours in the file. */
 #define MIN_STRAIGHT_BYTES (1u << 17)
-/* Buffer of one reader: a piece, and the pages that it begins and ends in. */
-#define READER_BYTES (PIECE_BYTES + 2 * MEM_PAGE)
 /* Bytes between two calls of the progress function. */
 #define ROUND_BYTES (512u * PIECE_BYTES)
 
@@ -223,7 +222,7 @@ struct dense_load {
     size_t n_reads;
     char *dense; /* the window's bytes, for the host */
     int *direct_fds; /* [n_files]: past the page cache, or -1 */
-    char *buffers;   /* [N_READERS, READER_BYTES] */
+    char *buffers;   /* [N_READERS, PIECE_BYTES] */
     struct pool *pool;
     uint64_t begin, end; /* of this round, in bytes of the window's matrices one after the other */
     struct load_outcome {
@@ -293,8 +292,8 @@ static uint64_t straight_bytes(const struct dense_load *load, const struct reade
     return n < PIECE_BYTES ? n : PIECE_BYTES;
 }
 
-/* Returns how many bytes of the read at hand a buffer takes: all, or up to the page from which many
- * can be read straight to their place. */
+/* Returns how many bytes of the read at hand a buffer takes: all that are in the range, or those
+ * before the page from which many can be read straight to their place. */
 static uint64_t gathered_bytes(const struct dense_load *load, const struct reader *at)
 {
     const struct dense_read *r = &load->reads[at->i];
@@ -308,22 +307,23 @@ static uint64_t gathered_bytes(const struct dense_load *load, const struct reade
     return straight_bytes(load, &behind) >= MIN_STRAIGHT_BYTES ? head : n;
 }
 
-/* Goes through neighbours in a file, PIECE_BYTES of it at most, and copies them from `buffer`,
- * which has the file from byte `offset` on; from NULL nothing is copied. Returns where the file is
- * reached. */
+/* Goes through reads that are neighbours in a file, from byte `offset` on, and copies them from
+ * `buffer`, which has the file from there on; from NULL nothing is copied. Gaps of less than a page
+ * are read with them. Stops where PIECE_BYTES of whole pages end, so that the next read begins with
+ * a page. Returns the byte of the file behind the last one. */
 static uint64_t gather(const struct dense_load *load, struct reader *at, uint64_t offset,
                        const char *buffer)
 {
     const uint32_t file = load->reads[at->i].file;
+    const uint64_t stop = offset - offset % MEM_PAGE + PIECE_BYTES;
     uint64_t end = offset;
     while (at->left > 0) {
         const struct dense_read *r = &load->reads[at->i];
         const uint64_t here = r->offset + at->from;
-        if (r->file != file || here < end || here - end >= MEM_PAGE ||
-            here - offset >= PIECE_BYTES)
+        if (r->file != file || here < end || here - end >= MEM_PAGE || here >= stop)
             break;
         uint64_t n = gathered_bytes(load, at);
-        n = n < offset + PIECE_BYTES - here ? n : offset + PIECE_BYTES - here;
+        n = n < stop - here ? n : stop - here;
         if (n == 0)
             break;
         if (buffer != NULL)
@@ -345,6 +345,7 @@ static int read_gathered(const struct dense_load *load, char *buffer, struct rea
     const uint64_t offset = r->offset + at->from, skip = offset % MEM_PAGE;
     struct reader ahead = *at;
     const uint64_t bytes = gather(load, &ahead, offset, NULL) - offset;
+    assert(bytes > 0 && skip + bytes <= PIECE_BYTES);
     const int64_t got = plat_read_device(load->direct_fds[r->file], buffer,
                                          mem_round_up(skip + bytes, MEM_PAGE), offset - skip);
     if (got < (int64_t)(skip + bytes)) {
@@ -355,7 +356,7 @@ static int read_gathered(const struct dense_load *load, char *buffer, struct rea
     return 0;
 }
 
-/* Reads a piece at least of what is left. */
+/* Reads some of what is left with one read, and goes on behind it. */
 static int read_piece(const struct dense_load *load, char *buffer, struct reader *at,
                       struct fm_error *err)
 {
@@ -398,7 +399,7 @@ static void read_part(void *ctx, unsigned part, unsigned n_parts)
 {
     struct dense_load *load = ctx;
     struct load_outcome *outcome = &load->outcomes[part];
-    char *buffer = load->buffers + part * (size_t)READER_BYTES;
+    char *buffer = load->buffers + part * (size_t)PIECE_BYTES;
     size_t begin, end;
     pool_range((size_t)((load->end - load->begin + MEM_PAGE - 1) / MEM_PAGE), part, n_parts, &begin,
                &end);
@@ -620,7 +621,7 @@ static int open_load(struct dense_load *load, struct fm_error *err)
 {
     const struct source *source = load->model->source;
     load->direct_fds = mem_new(source->n_files, sizeof *load->direct_fds, "file numbers", err);
-    load->buffers = mem_new_aligned(MEM_PAGE, N_READERS * (uint64_t)READER_BYTES,
+    load->buffers = mem_new_aligned(MEM_PAGE, N_READERS * (uint64_t)PIECE_BYTES,
                                     "read buffers", err);
     if (load->direct_fds == NULL || load->buffers == NULL)
         return FM_ERR_NOMEM;

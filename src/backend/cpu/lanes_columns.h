@@ -237,22 +237,26 @@ static bool has_order(const struct quant *quant)
            (quant->codes == QUANT_CODES_AFFINE && quant->bits != 8);
 }
 
-/* Finds what to prefetch beside the row blocks from r on. It may belong to another matrix. */
+/* Finds what to prefetch beside the row blocks from r on. It may belong to another matrix. Where
+ * nothing comes next it is what is multiplied now, because what lies behind is for other threads. */
 static void side_find_next(const struct kernel_matmul *m, size_t r, struct side *side)
 {
     const struct weight *w = m->w;
-    const bool is_large = w->quant->block > 32;
-    const size_t run = is_large ? (r - m->begin) / LANES % SIDE_RUNS : 0;
-    const size_t next = r + (is_large ? SIDE_RUNS - run : side->n_blocks) * LANES;
-    size_t row = next;
-    if (next >= m->end && m->next != NULL) {
+    const bool has_runs = side_max_blocks(w->quant) == 1;
+    const size_t run = has_runs ? (r - m->begin) / LANES % SIDE_RUNS : 0;
+    size_t row = r + (has_runs ? SIDE_RUNS - run : side->n_blocks) * LANES;
+    if (row >= m->end && m->next == NULL) {
+        side->next = side->p;
+        side->next_step = 0;
+        return;
+    }
+    if (row >= m->end) {
         w = m->next;
         row = m->next_row;
     }
     const size_t row_bytes = quant_part_row_bytes(w->quant, 0, w->n_cols);
-    side->next = (const uint8_t *)w->parts[0] + row * row_bytes;
     side->next_step = LANES * row_bytes;
-    side->next += side->next_step / SIDE_RUNS * run;
+    side->next = (const uint8_t *)w->parts[0] + row * row_bytes + side->next_step / SIDE_RUNS * run;
 }
 
 /* scratch: what the sums of each token's groups begin with. */

@@ -4,9 +4,10 @@
  * way is better was measured (docs/decisions/0065-what-binds-interleaved-blocks.md):
  *   - blocks of 32 columns are small: several row blocks are multiplied in turns, a block of each
  *     at a time, and what they read next is prefetched into the L1 cache;
- *   - blocks of 256 columns are not. One row block is multiplied at a time. Meanwhile a quarter of
- *     each of the next four is prefetched into the L2 cache, so each quarter of four row blocks in
- *     turn. Memory is read in long runs then, which is faster than four runs in one row block. */
+ *   - blocks of 256 columns are not. One row block is multiplied at a time. Row blocks are in
+ *     groups of four: while the i-th of a group is multiplied, the i-th quarter of each of the next
+ *     four is prefetched into the L2 cache. Memory is read in long runs so, which is faster than
+ *     four runs in one row block. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_SIDE_H
 #define FLASHMOE_BACKEND_CPU_LANES_SIDE_H
 
@@ -14,15 +15,15 @@
 
 #define SIDE_BLOCKS 4                  /* row blocks in turns */
 #define SIDE_AHEAD 2048                /* bytes of each that are prefetched */
-#define SIDE_RUNS 4 /* row blocks of which a part is prefetched while one is multiplied */
+#define SIDE_RUNS 4                    /* row blocks in a group that is prefetched */
 
 /* Consecutive row blocks, and the tokens they are multiplied with. */
 struct side {
     const uint8_t *p; /* the first row block */
     size_t step;      /* bytes of a row block */
     unsigned n_blocks;
-    /* Blocks of 32 columns: the row blocks that come next. Blocks of 256: the part of the first
-     * one of the next SIDE_RUNS that is prefetched with this row block. */
+    /* Blocks of 32 columns: the row blocks that come next. Blocks of 256: in the first one of the
+     * next SIDE_RUNS, the part that is prefetched beside this row block. */
     const uint8_t *next;
     size_t next_step;
     const int8_t *q[COLUMN_TOKENS];
