@@ -160,6 +160,15 @@ static void take_timings(struct serve_answer *a, const json_t *timings)
         a->gap_ns = (uint64_t)(1e6 * max_ms);
 }
 
+/* Returns whether an event brings a token. Its text may be empty, as often with random weights: the
+ * last event of an answer also has an empty text, and says why it ended. */
+static bool has_token(const json_t *choice)
+{
+    const json_t *piece = json_object_get(choice, "text");
+    return json_string_length(piece) > 0 ||
+           (json_is_string(piece) && !json_is_string(json_object_get(choice, "finish_reason")));
+}
+
 /* Reads one event of the stream. */
 static int take_event(struct client *c, struct stream *s, const char *text, size_t bytes,
                       uint64_t now_ns, struct fm_error *err)
@@ -175,7 +184,7 @@ static int take_event(struct client *c, struct stream *s, const char *text, size
         const char *why = json_string_value(json_object_get(error, "message"));
         rc = client_fail(c, why != NULL ? why : "an error without a message", err);
     } else {
-        if (json_string_length(piece) > 0)
+        if (has_token(choice))
             take_text(c, s, json_string_value(piece), json_string_length(piece), now_ns);
         take_usage(s->answer, json_object_get(event, "usage"));
         take_timings(s->answer, json_object_get(event, "timings"));

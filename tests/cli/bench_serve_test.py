@@ -170,6 +170,18 @@ class Test(unittest.TestCase):
             self.assertTrue(self.json_of("--url", fake.url, "--users", "1", "--repeat",
                                          "1")["servers"][0]["texts_differ"])
 
+    def test_tokens_without_text(self):
+        """With random weights a token may have no text. llama-server sends it all the same."""
+        def body(ask):
+            for _ in range(ask["max_tokens"]):
+                yield piece("")
+            yield event({"choices": [{"text": "", "index": 0, "finish_reason": "length"}]})
+            yield event(b"[DONE]")
+        with FakeServer(body) as fake:
+            server = self.json_of("--url", fake.url, "--users", "1", "--tokens", "5", "--repeat",
+                                  "1")["servers"][0]
+        self.assertGreater(server["new"]["tok_per_s"]["median"], 0)
+
     def test_bad_servers(self):
         few = ("--users", "2", "--prompt", "4", "--tokens", "4", "--repeat", "1")
         for body, words in (

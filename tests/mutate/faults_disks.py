@@ -1,4 +1,4 @@
-"""Faults of models on several disks."""
+"""Faults of models on several disks, and of reading dense weights."""
 from fault import Fault
 
 FAULTS = [
@@ -31,4 +31,12 @@ FAULTS = [
     Fault('a folder of another packing is taken', 'src/pack/folders.c',
           'if (rc == 0 && has_plan && (n_ours != n_theirs || memcmp(ours, theirs, n_ours) != 0))',
           'if (false)', ['pack.Killed']),
+    Fault('a piece with neighbours is copied from its first page', 'src/model/dense.c',
+          '(void)gather(load, at, offset, buffer + skip);',
+          '(void)gather(load, at, offset, buffer);',
+          ['nano.bundled']),
+    Fault('every piece of a dense matrix is copied to its beginning', 'src/model/dense.c',
+          'memcpy(place_of(load, r->dense_offset + at->from), buffer',
+          'memcpy(place_of(load, r->dense_offset), buffer',
+          ['nano.bundled']),
 ]

@@ -238,7 +238,7 @@ static bool has_order(const struct quant *quant)
 }
 
 /* Finds what to prefetch beside the row blocks from r on. It may belong to another matrix. Where
- * nothing comes next it is what is multiplied now, because what lies behind is for other threads. */
+ * nothing comes next it is what is multiplied now: what lies behind is for other threads. */
 static void side_find_next(const struct kernel_matmul *m, size_t r, struct side *side)
 {
     const struct weight *w = m->w;
