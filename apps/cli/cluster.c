@@ -155,9 +155,20 @@ struct fm_cluster *cluster_of_process(void)
     return cluster;
 }
 
-bool cluster_was_told(int rc)
+/* All ranks have the same words, so the first one most often fails for the same reason and says it.
+ * mpirun ends all ranks when one of them fails: a rank that ended at once could keep the first one
+ * from saying anything. */
+#define FIRST_SAYS_S 3
+
+int cluster_refuse(const struct fm_error *err, int status)
 {
-    return variable("OMPI_COMM_WORLD_RANK") > 0 && rc != FM_ERR_UNSUPPORTED;
+    const unsigned rank = variable("OMPI_COMM_WORLD_RANK");
+    struct fm_error own;
+    if (rank == 0)
+        return say_failed(err, status);
+    (void)sleep(FIRST_SAYS_S);
+    (void)err_set(&own, err->code, "rank %u: %s", rank, err->text);
+    return say_failed(&own, status); /* the first rank has not failed: only this one can say it */
 }
 
 void cluster_exit(void)

@@ -13,8 +13,9 @@ extern const struct option_group group_ranks; /* layers, stages, rank-timeout */
 /* Joins the other ranks if there are any. Fails with FM_ERR_ARG when the command or its options are
  * not for several ranks. */
 int cluster_enter(const struct args *args, struct fm_error *err);
-/* Returns whether the first rank says what is wrong, too: then this one need not. */
-bool cluster_was_told(int rc);
+/* Says why this process does not begin, and returns the status. One rank says it for all: mpirun
+ * ends the others while they wait. */
+int cluster_refuse(const struct fm_error *err, int status);
 /* Returns the cluster of this process; NULL: it is alone. */
 struct fm_cluster *cluster_of_process(void);
 /* Lets the other ranks go. */

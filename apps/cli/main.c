@@ -58,12 +58,6 @@ static int find_models(struct args *args, struct fm_error *err)
     return rc;
 }
 
-/* Says why the command cannot be run, once: all ranks have the same words. */
-static int refuse(const struct fm_error *err, int status)
-{
-    return cluster_was_told(err->code) ? status : say_failed(err, status);
-}
-
 static int run_command(int argc, char **argv)
 {
     struct fm_error err = {0};
@@ -74,23 +68,23 @@ static int run_command(int argc, char **argv)
         return STATUS_OK;
     }
     if (command_find(command_list, argc, argv, &command, &n_words, &err) != 0)
-        return refuse(&err, STATUS_USAGE);
+        return cluster_refuse(&err, STATUS_USAGE);
     struct args args;
     if (args_parse(command_list, command, argc - n_words, argv + n_words, &args, &err) != 0)
-        return refuse(&err, STATUS_USAGE);
+        return cluster_refuse(&err, STATUS_USAGE);
     if (args.wants_help) {
         docs_help(stdout, command);
         return STATUS_OK;
     }
     if (question_split(&args, &err) != 0)
-        return refuse(&err, STATUS_USAGE);
+        return cluster_refuse(&err, STATUS_USAGE);
     if (find_models(&args, &err) != 0)
-        return refuse(&err, STATUS_FAILED);
+        return cluster_refuse(&err, STATUS_FAILED);
     int rc = check_level(&args, &err);
     if (rc == 0)
         rc = cluster_enter(&args, &err);
     if (rc != 0)
-        return refuse(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
+        return cluster_refuse(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
     const bool works = cluster_is_worker() && !command->is_for_all_ranks;
     const int status = works ? cluster_work(&args) : command->run(&args);
     cluster_exit();

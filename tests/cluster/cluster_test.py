@@ -146,6 +146,17 @@ class Refusals(unittest.TestCase):
                      r"'--kv f32'", *mpirun(1), *self.command(NANO, "--kv", "f32"), ":", "-n",
                      "1", *self.command(NANO, "--kv", "rot8"))
 
+    def test_one_rank_that_does_not_begin(self):
+        """The first rank waits for the others: one that ends before says why."""
+        self.refused(None, "rank 1: .*'--nonsense'", *mpirun(1), *self.command(NANO), ":", "-n",
+                     "1", *self.command(NANO, "--nonsense"))
+
+    def test_slow_first_rank(self):
+        """All ranks refuse their words, and the first one says so even if it is the last."""
+        words = self.command(NANO, "--nonsense")
+        self.refused(2, "^flashmoe: .*'--nonsense'", *mpirun(1), "sh", "-c",
+                     'sleep 1; exec "$@"', "sh", *words, ":", "-n", "1", *words)
+
     def test_layers(self):
         for layers, text in (("4,4,1", "do not add up"), ("8,0", "--layers is '8,0'"),
                              ("4,3", "do not add up"), ("4", "layers of 1 ranks are given"),
