@@ -78,17 +78,18 @@ static int hash_as_it_lies(const struct model *model, uint64_t at, uint64_t end,
     return 0;
 }
 
-/* Hashes a matrix with its rows as they lie in the file. */
-static int hash_by_rows(const struct model *model, const struct weight *w, void *rows,
+/* Hashes one part of a matrix with its rows as they lie in the file. */
+static int hash_by_rows(const struct model *model, const struct weight_part *turned, void *rows,
                         XXH3_state_t *state)
 {
-    const uint64_t n = INTERLEAVE_ROWS * quant_row_bytes(w->quant, w->n_cols);
-    char *at = (char *)model->dense + ((const char *)w->parts[0] - (const char *)model->dense);
-    for (uint64_t r = 0; r < w->n_rows; r += INTERLEAVE_ROWS, at += n) {
+    const uint64_t n =
+        INTERLEAVE_ROWS * quant_part_row_bytes(turned->quant, turned->part, turned->n_cols);
+    char *at = (char *)model->dense + (turned->at - (const char *)model->dense);
+    for (uint64_t r = 0; r < turned->n_rows; r += INTERLEAVE_ROWS, at += n) {
         const void *bytes = memory_open(model->memory, at, n, MEMORY_LOOK);
         if (bytes == NULL)
             return FM_ERR_NOMEM;
-        interleave_restore(w->quant, w->n_cols, bytes, rows);
+        interleave_restore(turned->quant, turned->part, turned->n_cols, bytes, rows);
         memory_close(model->memory, at, n);
         (void)XXH3_64bits_update(state, rows, n);
     }
@@ -101,14 +102,15 @@ static int hash_dense(const struct model *model, void *rows, XXH3_state_t *state
     uint64_t at = 0;
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < model->n_turned; i++) {
-        const struct weight *w = &model->turned[i];
-        const uint64_t begin = (uint64_t)((const char *)w->parts[0] - (const char *)model->dense);
+        const struct weight_part *turned = &model->turned[i];
+        const uint64_t begin = (uint64_t)(turned->at - (const char *)model->dense);
         if (begin < at || begin >= end) /* a matrix with two uses; a draft's */
             continue;
         rc = hash_as_it_lies(model, at, begin, state);
         if (rc == 0)
-            rc = hash_by_rows(model, w, rows, state);
-        at = begin + weight_bytes(w);
+            rc = hash_by_rows(model, turned, rows, state);
+        at = begin + quant_part_bytes(turned->quant, turned->part, turned->n_rows,
+                                      turned->n_cols);
     }
     return rc != 0 ? rc : hash_as_it_lies(model, at, end, state);
 }

@@ -540,21 +540,25 @@ static void prepare_matrices(struct dense_load *load)
 
 static int by_place_in_memory(const void *a, const void *b)
 {
-    const char *x = ((const struct weight *)a)->parts[0], *y = ((const struct weight *)b)->parts[0];
+    const char *x = ((const struct weight_part *)a)->at, *y = ((const struct weight_part *)b)->at;
     return x < y ? -1 : x > y;
 }
 
 /* Keeps a list of the matrices whose order no file has. */
 static int list_turned(struct model *model, const struct dense_plan *plan, struct fm_error *err)
 {
-    model->turned = mem_new(plan->n_products + 1, sizeof *model->turned, "the list of matrices",
-                            err);
+    model->turned = mem_new(plan->n_products * QUANT_MAX_PARTS + 1, sizeof *model->turned,
+                            "the list of matrices", err);
     if (model->turned == NULL)
         return FM_ERR_NOMEM;
     for (size_t i = 0; i < plan->n_products; i++) {
         const struct weight *w = plan->products[i];
-        if (w->is_interleaved && interleave_suits_memory(w->quant, w->n_rows, w->n_cols))
-            model->turned[model->n_turned++] = *w;
+        if (!w->is_interleaved || !interleave_suits_memory(w->quant, w->n_rows, w->n_cols))
+            continue;
+        for (unsigned p = 0; p < w->quant->n_parts; p++)
+            model->turned[model->n_turned++] = (struct weight_part){
+                .quant = w->quant, .part = p, .n_rows = w->n_rows, .n_cols = w->n_cols,
+                .at = w->parts[p]};
     }
     qsort(model->turned, model->n_turned, sizeof *model->turned, by_place_in_memory);
     return 0;

@@ -136,8 +136,8 @@ struct model {
     void *dense; /* one block in `memory`; NULL before model_load_dense */
     const struct memory *memory;   /* borrowed; NULL before model_load_dense */
     const struct weight_preparer *preparer; /* borrowed; NULL: weights stay as they were read */
-    /* Dense matrices that lie in an order that no file has (interleave_suits_memory), by place. */
-    struct weight *turned;
+    /* What lies in `dense` in an order that no file has (interleave_suits_memory), by place. */
+    struct weight_part *turned;
     size_t n_turned;
     struct dense_plan *dense_plan; /* what model_load_dense will read; NULL after it */
     uint64_t dense_bytes, dense_token_bytes;

@@ -5,6 +5,8 @@
 #include "base/pool.h"
 
 #define ROWS INTERLEAVE_ROWS
+#define WORD sizeof(uint32_t)
+#define MIN_WORDS 4 /* of a row, or of a block of GGUF */
 
 bool interleave_suits(const struct quant *quant, uint64_t n_rows, uint64_t n_cols)
 {
@@ -21,10 +23,17 @@ static bool has_whole_blocks(const struct quant *quant)
     return quant->codes != QUANT_NO_CODES && quant->n_parts == 1;
 }
 
+/* Codes that are no whole nibbles or bytes, with scales apart. */
+static bool has_odd_codes(const struct quant *quant)
+{
+    return quant->codes == QUANT_CODES_AFFINE && quant->bits != 4 && quant->bits != 8;
+}
+
 bool interleave_suits_memory(const struct quant *quant, uint64_t n_rows, uint64_t n_cols)
 {
-    return has_whole_blocks(quant) && n_rows % ROWS == 0 &&
-           quant_part_row_bytes(quant, 0, n_cols) <= INTERLEAVE_BLOCK_BYTES / ROWS;
+    const uint64_t bytes = quant_part_row_bytes(quant, 0, n_cols);
+    return (has_whole_blocks(quant) || has_odd_codes(quant)) && n_rows % ROWS == 0 &&
+           bytes >= MIN_WORDS * WORD && bytes <= INTERLEAVE_BLOCK_BYTES / ROWS;
 }
 
 /* ---- transposing ------------------------------------------------------------------------------
@@ -51,11 +60,10 @@ static inline void turn_four(const char *from, size_t from_step, char *to, size_
         memcpy(to + k * to_step, &y[k], sizeof y[k]);
 }
 
-#define WORD sizeof(uint32_t)
 #define COLUMN (ROWS * WORD) /* bytes of one word of each row */
 
-/* Words are turned four at a time. Returns the first of those after i. There are n, at least four;
- * the last four may overlap those before. */
+/* Words are turned four at a time. Returns the first of those after i. There are n, at least
+ * MIN_WORDS; the last four may overlap those before. */
 static size_t next_four(size_t i, size_t n)
 {
     return i + 4 < n && i + 8 > n ? n - 4 : i + 4;
@@ -162,17 +170,30 @@ static void turn_blocks(struct units u, const char *from, size_t n_blocks, char 
     }
 }
 
-void interleave_restore(const struct quant *quant, uint64_t n_cols, const void *from, void *to)
+static void restore_blocks(const struct quant *quant, uint64_t n_cols, const char *from, char *to)
 {
     const struct units u = units_of(quant);
     const size_t row_bytes = (size_t)quant_part_row_bytes(quant, 0, n_cols);
     const size_t tail = u.bytes - u.tail;
-    const char *source = from;
-    for (char *at = to, *end = at + row_bytes; at < end; at += u.bytes, source += ROWS * u.bytes) {
-        copy_odd(source, u.head, at, row_bytes, u.head);
-        turn_words_back(source + ROWS * u.head, u.n_words, at + u.head, row_bytes);
-        copy_odd(source + ROWS * tail, u.tail, at + tail, row_bytes, u.tail);
+    for (const char *end = to + row_bytes; to < end; to += u.bytes, from += ROWS * u.bytes) {
+        copy_odd(from, u.head, to, row_bytes, u.head);
+        turn_words_back(from + ROWS * u.head, u.n_words, to + u.head, row_bytes);
+        copy_odd(from + ROWS * tail, u.tail, to + tail, row_bytes, u.tail);
     }
+}
+
+void interleave_restore(const struct quant *quant, unsigned part, uint64_t n_cols,
+                        const void *from, void *to)
+{
+    const size_t row_bytes = (size_t)quant_part_row_bytes(quant, part, n_cols);
+    const size_t half = sizeof(uint16_t);
+    if (has_whole_blocks(quant))
+        restore_blocks(quant, n_cols, from, to);
+    else if (part == 0)
+        turn_words_back(from, row_bytes / WORD, to, row_bytes);
+    else
+        for (size_t at = 0; at < row_bytes; at += half)
+            copy_odd((const char *)from + ROWS * at, half, (char *)to + at, row_bytes, half);
 }
 
 /* Copies the units of row r among sixteen. */

@@ -3,13 +3,13 @@
  * of each row, then the next one of each. A block keeps its size, so a matrix is reordered in place
  * and every row can still be found.
  *
- * Affine formats of four and eight bits, int4-g32 and mxfp4-g32 support this order if the rows are
- * whole blocks.
+ * Affine formats, int4-g32 and mxfp4-g32 support this order if the rows are whole blocks. Where
+ * codes are whole bytes or nibbles, files may hold it. Affine formats of two, three, five and six
+ * bits have it in memory only.
  *
- * GGUF's formats that are codes have it in memory only; no file holds them like this. Sixteen of
- * their blocks, one of each row, lie together: the unit at byte o of the block of row r is at
- * 16 * o + r * its size. Units are words, except for a scale of one or two bytes before or after
- * them. The blocks of the next columns follow.
+ * So do GGUF's formats that are codes. Sixteen of their blocks, one of each row, lie together: the
+ * unit at byte o of the block of row r is at 16 * o + r * its size. Units are words, except for a
+ * scale of one or two bytes before or after them. The blocks of the next columns follow.
  *
  * The functions borrow their arguments, cannot fail, and may be called from any thread. */
 #ifndef FLASHMOE_QUANT_INTERLEAVE_H
@@ -47,9 +47,10 @@ extern const struct weight_preparer interleave_all_preparer;
  * where each part begins. */
 void interleave_take_row(const struct weight *w, uint64_t r, void *to, const void *parts[]);
 
-/* Copies the sixteen rows at `from` to `to`, by rows as in files. Only for formats that have this
- * order in memory only. */
-void interleave_restore(const struct quant *quant, uint64_t n_cols, const void *from, void *to);
+/* Copies one part of the sixteen rows at `from` to `to`, by rows as in files. Only for formats that
+ * have this order in memory only. */
+void interleave_restore(const struct quant *quant, unsigned part, uint64_t n_cols,
+                        const void *from, void *to);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,12 +59,22 @@ static void check_blocks(const struct matrix *m, size_t row_bytes)
             const size_t at = r / 16 * 16 * row_bytes + b * 16 * bytes + 16 * o + r % 16 * unit;
             assert_int_equal(side[at + in_block - o], by_rows[r * row_bytes + i]);
         }
-    char *restored = malloc(16 * row_bytes);
-    for (size_t r = 0; r < ROWS; r += 16) {
-        interleave_restore(quant, m->by_rows.n_cols, side + r * row_bytes, restored);
-        assert_memory_equal(restored, by_rows + r * row_bytes, 16 * row_bytes);
+}
+
+/* Checks that rows can be restored. */
+static void check_restored(const struct matrix *m)
+{
+    const struct quant *quant = m->by_rows.quant;
+    for (unsigned p = 0; p < quant->n_parts; p++) {
+        const size_t row_bytes = (size_t)quant_part_row_bytes(quant, p, m->by_rows.n_cols);
+        char *restored = malloc(16 * row_bytes);
+        for (size_t r = 0; r < ROWS; r += 16) {
+            interleave_restore(quant, p, m->by_rows.n_cols, m->bytes[1][p] + r * row_bytes,
+                               restored);
+            assert_memory_equal(restored, m->bytes[0][p] + r * row_bytes, 16 * row_bytes);
+        }
+        free(restored);
     }
-    free(restored);
 }
 
 /* Checks that every row is found again and that every unit lies where the header says. */
@@ -92,6 +103,8 @@ static void check(const char *format, uint32_t n_cols)
     } else
         assert_memory_equal(m.bytes[1][0] + 16 * row_bytes + (3 * 16 + 5) * 4,
                             m.bytes[0][0] + 21 * row_bytes + 3 * 4, 4);
+    if (interleave_suits_memory(quant, ROWS, n_cols))
+        check_restored(&m);
     free(row);
     clear(&m);
 }
@@ -133,6 +146,28 @@ static void test_blocks_of_gguf(void **state)
     assert_false(interleave_suits_memory(quant_find("bf16"), 16, 2048));
 }
 
+/* Affine codes that are no whole nibbles or bytes. */
+static void test_odd_codes(void **state)
+{
+    (void)state;
+    static const unsigned bits[] = {2, 3, 5, 6};
+    for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "affine%u-g32", bits[i]);
+        check(name, 64);
+        check(name, 352);
+        assert_int_equal(interleave_suits_memory(quant_find(name), 16, 32), bits[i] > 3);
+        (void)snprintf(name, sizeof name, "affine%u-g64", bits[i]);
+        check(name, 64);
+        check(name, 2048);
+        assert_false(interleave_suits(quant_find(name), 16, 2048));
+        assert_true(interleave_suits_memory(quant_find(name), 32, 2048));
+        assert_false(interleave_suits_memory(quant_find(name), 24, 2048));
+        (void)snprintf(name, sizeof name, "affine%u-g128-f16", bits[i]);
+        check(name, 384);
+    }
+}
+
 /* The processor interleaves all of them, a GPU those of files only; nothing is done twice. */
 static void test_preparers(void **state)
 {
@@ -166,6 +201,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_are_found_again),
         cmocka_unit_test(test_blocks_of_gguf),
+        cmocka_unit_test(test_odd_codes),
         cmocka_unit_test(test_preparers),
         cmocka_unit_test(test_what_suits),
     };

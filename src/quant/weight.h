@@ -17,6 +17,14 @@ struct weight {
     const void *parts[QUANT_MAX_PARTS];
 };
 
+/* One part of a matrix. */
+struct weight_part {
+    const struct quant *quant;
+    unsigned part;
+    uint32_t n_rows, n_cols;
+    const char *at;
+};
+
 /* Converts weights into the layout that a backend's kernels want. The backend owns it; code that
  * reads weights borrows it. Any thread may call its functions. */
 struct weight_preparer {

@@ -168,11 +168,11 @@ static void make_weight(struct check *c, const struct shape *s, struct weight *w
             pool_fill(c->pool, BLOCKS_ANY, p, &c->rng, to + rng_below(&c->rng, n) * block_bytes, 1);
         w->parts[p] = to;
     }
-    if (s->is_interleaved && format->n_parts > 1)
+    if (s->is_interleaved && interleave_suits(format, w->n_rows, w->n_cols))
         interleave(w);
 }
 
-/* Returns the same weight for levels that take blocks of GGUF interleaved: a copy, because the
+/* Returns the same weight for levels that take it in an order that no file has: a copy, because the
  * reference and the other levels have it by rows. */
 static struct weight with_turned_blocks(struct check *c, const struct shape *s,
                                         const struct weight *w)
@@ -180,8 +180,11 @@ static struct weight with_turned_blocks(struct check *c, const struct shape *s,
     struct weight turned = *w;
     if (!s->is_interleaved || w->is_interleaved)
         return turned;
-    turned.parts[0] = take_input(c, "interleaved weights", weight_bytes(w), 1);
-    memcpy((void *)(uintptr_t)turned.parts[0], w->parts[0], weight_bytes(w));
+    for (unsigned p = 0; p < w->quant->n_parts; p++) {
+        const size_t bytes = quant_part_bytes(w->quant, p, w->n_rows, w->n_cols);
+        turned.parts[p] = take_input(c, "interleaved weights", bytes, 1);
+        memcpy((void *)(uintptr_t)turned.parts[p], w->parts[p], bytes);
+    }
     interleave(&turned);
     return turned;
 }

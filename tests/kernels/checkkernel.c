@@ -13,7 +13,7 @@
 
 /* The result of --hash on every machine: the bits of the reference, first of the kernels up to
  * int8_peak, then of those after it. They change if the reference or the test cases change. */
-#define REFERENCE_HASH 0x6e646a105753852bu
+#define REFERENCE_HASH 0x29c81b2e596b7215u
 #define LATER_HASH 0xb26fbf6eca90e364u
 #define HASH_SEED 1
 #define HASH_ROUNDS 4

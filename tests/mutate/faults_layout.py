@@ -1,12 +1,12 @@
-"""Faults of the order that GGUF's blocks have in memory."""
+"""Faults of the order that rows have in memory only."""
 from fault import Fault
 
 FAULTS = [
     Fault('the order of rows in memory is a part of what snapshots are for',
           'src/engine/identity.c',
-          '        interleave_restore(w->quant, w->n_cols, bytes, rows);\n',
+          '        interleave_restore(turned->quant, turned->part, turned->n_cols, bytes, rows);\n',
           '        memcpy(rows, bytes, n);\n',
-          ['stream.gguf_text.q4_k']),
+          ['stream.layout_text.q4_k']),
     Fault('the scale behind a block is not moved', 'src/quant/interleave.c',
           '        copy_odd(from + tail, row_bytes, to + ROWS * tail, u.tail, u.tail);\n',
           '',
@@ -15,6 +15,14 @@ FAULTS = [
           'return i + 4 < n && i + 8 > n ? n - 4 : i + 4;',
           'return i + 8 > n ? n : i + 4;',
           ['unit.interleave_test']),
+    Fault('the scales of codes with odd widths stay where they are', 'src/quant/interleave.c',
+          '(const char *)from + ROWS * at, half, (char *)to + at, row_bytes, half);',
+          '(const char *)from + ROWS * at, half, (char *)to + at, row_bytes, 0);',
+          ['unit.interleave_test']),
+    Fault('the second of two tokens is multiplied with the first sixteen columns twice',
+          'src/backend/cpu/lanes_interleaved.h',
+          'codes, x[k / 4][t], k % 4, false,', 'codes, x[t == 0 ? k / 4 : 0][t], k % 4, false,',
+          ['kernels.check']),
     Fault('kernels multiply with the scales of the next row', 'src/backend/cpu/lanes_formats.h',
           '        return vf_load_f16(rows.p + LANES * at);\n',
           '        return vf_load_f16(rows.p + LANES * at + 2);\n',

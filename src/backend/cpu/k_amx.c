@@ -255,7 +255,7 @@ INLINE void unpack_group(const struct tile_product *p, size_t g, enum interleave
 INLINE void fetch_next(const struct interleaved *in, size_t g, enum interleaved_kind kind,
                        unsigned group)
 {
-    const size_t bytes = (size_t)group * LANES * KIND_BITS(kind) / 8, at = g * bytes;
+    const size_t bytes = (size_t)group * LANES * kind_bits(kind) / 8, at = g * bytes;
     if (at >= in->next.codes_step)
         return;
     UNROLL for (size_t i = 0; i < bytes; i += MEM_CACHE_LINE)
@@ -383,7 +383,7 @@ static void matmul_tiles(const struct kernel_matmul *m)
     tokens.codes = (int8_t *)(tokens.start + n * n_groups);
     if (!m->has_same_inputs)
         gather_tokens(m, &tokens);
-    if (is_interleaved_apart(m->w))
+    if (is_interleaved_apart(m->w) && !has_planes(m->w))
         tile_interleaved(m, &tokens);
     else
         tile_panels(m, &p, &tokens);
@@ -392,7 +392,8 @@ static void matmul_tiles(const struct kernel_matmul *m)
 
 static void matmul_amx(const struct kernel_matmul *m)
 {
-    const size_t n_few = is_interleaved_apart(m->w) ? FEW_TOKENS : PANEL_TOKENS - 1;
+    const bool is_direct = is_interleaved_apart(m->w) && !has_planes(m->w);
+    const size_t n_few = is_direct ? FEW_TOKENS : PANEL_TOKENS - 1;
     if (m->w->quant->codes != QUANT_NO_CODES && m->n > n_few)
         matmul_tiles(m);
     else

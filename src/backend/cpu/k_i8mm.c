@@ -91,7 +91,7 @@ static void interleaved_codes(const uint8_t *from, size_t n_cols, enum interleav
                               uint8_t *to)
 {
     for (size_t at = 0; at < n_cols; at += 8) {
-        const vc x = vc_load(from + at * KIND_BITS(kind) / 8 * LANES);
+        const vc x = vc_load(from + at * kind_bits(kind) / 8 * LANES);
         if (kind == KIND_EIGHT)
             put_row_pairs(x, vc_load(from + (at + 4) * LANES), to + at * LANES);
         else

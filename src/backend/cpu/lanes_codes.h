@@ -11,6 +11,9 @@
 #include "backend/cpu/lanes_ahead.h"
 #include "backend/cpu/lanes_fold.h"
 #include "backend/cpu/lanes_gather.h"
+#ifdef LEVEL_HAS_COLUMNS
+#include "backend/cpu/lanes_planes.h"
+#endif
 #include "backend/cpu/lanes_interleaved.h"
 
 /* Both headers define struct row_block with `first` and `n`, row_block_at, matmul_few, order_token
@@ -275,7 +278,7 @@ static void matmul(const struct kernel_matmul *m)
 {
     if (m->w->quant->codes == QUANT_NO_CODES)
         matmul_float(m);
-    else if (is_interleaved_apart(m->w) && m->n <= INTERLEAVED_TOKENS)
+    else if (is_interleaved_apart(m->w) && m->n <= interleaved_max_tokens(m->w))
         matmul_interleaved(m);
     else if (m->n >= PANEL_TOKENS)
         matmul_panel(m);

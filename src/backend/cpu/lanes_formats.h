@@ -98,17 +98,6 @@ INLINE vf last_half(struct rows rows, size_t at)
     return vf_of_halves(vi_srl(x[3], 16));
 }
 
-INLINE vi bytes_of(uint32_t x)
-{
-    return vi_set1((int32_t)(x * 0x01010101u));
-}
-
-/* Extracts bits of every byte: shifts down, then masks. */
-INLINE vi field(vi x, unsigned shift, uint32_t mask)
-{
-    return vi_and(shift == 0 ? x : vi_srl(x, shift), bytes_of(mask));
-}
-
 /* Puts four codes of each row, columns from `column` on. */
 INLINE void put(struct sink *to, unsigned column, vi codes)
 {
@@ -279,56 +268,14 @@ INLINE void put_q3_k(struct rows rows, size_t at, size_t unit, struct sink *to)
     }
 }
 
-/* ---- affine ------------------------------------------------------------------------------------
- * The codes of a row are one stream of bits. A unit is the smallest number `n` of codes of b bits
- * that fills whole bytes. Four units are unpacked at a time: plane p has byte p of every unit, so
- * the i-th codes of the units are a field of one plane or of two. Codes come in that order: the
- * first code of each of four units, then the second ones. */
-
-/* The bytes 3u + p of three vectors, in the order u = 0, 3, 2, 1. */
-INLINE void planes_of_3(const vi x[3], vi out[3])
-{
-    out[0] = vi_select(0xff0000ffu, x[0], vi_select(0x00ff0000u, x[1], x[2]));
-    out[1] = vi_rol(vi_select(0xff0000ffu, x[1], vi_select(0x0000ff00u, x[0], x[2])), 24);
-    out[2] = vi_rol(vi_select(0xff0000ffu, x[2], vi_select(0x00ff0000u, x[0], x[1])), 16);
-}
-
-/* The bytes 5u + p of five vectors, in the order u = 0, 1, 2, 3. */
-INLINE void planes_of_5(const vi x[5], vi out[5])
-{
-    const uint32_t lower = 0x0000ffffu, even = 0x00ff00ffu;
-    out[0] = vi_select(lower, vi_select(even, x[0], x[1]), vi_select(even, x[2], x[3]));
-    out[1] = vi_rol(vi_select(lower, vi_select(even, x[4], x[0]), vi_select(even, x[1], x[2])), 24);
-    out[2] = vi_rol(vi_select(lower, vi_select(even, x[3], x[4]), vi_select(even, x[0], x[1])), 16);
-    out[3] = vi_rol(vi_select(lower, vi_select(even, x[2], x[3]), vi_select(even, x[4], x[0])), 8);
-    out[4] = vi_select(lower, vi_select(even, x[1], x[2]), vi_select(even, x[3], x[4]));
-}
-
-/* Extracts `bits` bits from two neighbouring planes, from bit `from` on. */
-INLINE vi split_field(vi plane, vi next, unsigned from, unsigned bits)
-{
-    const uint32_t here = ((1u << (8 - from)) - 1) * 0x01010101u;
-    return field(vi_select(here, vi_srl(plane, from), vi_sll(next, 8 - from)), 0,
-                 (1u << bits) - 1);
-}
+/* ---- affine: see lanes_planes.h -------------------------------------------------------------- */
 
 /* Puts all codes of the units in whole planes, `bits` bits each, from `column` on. */
 INLINE void put_planes(const vi *planes, unsigned bits, unsigned n_codes, unsigned column,
                        struct sink *to)
 {
-    UNROLL for (unsigned i = 0; i < n_codes; i++) {
-        const unsigned p = bits * i / 8, from = bits * i % 8;
-        put(to, column + 4 * i,
-            bits == 8          ? planes[p]
-            : from + bits <= 8 ? field(planes[p], from, (1u << bits) - 1)
-                               : split_field(planes[p], planes[p + 1], from, bits));
-    }
-}
-
-/* Codes in a unit, and vectors of packed bytes in four units. */
-INLINE unsigned unit_codes(unsigned bits)
-{
-    return bits == 8 ? 1 : bits == 4 ? 2 : bits % 2 == 0 ? 4 : 8;
+    UNROLL for (unsigned i = 0; i < n_codes; i++)
+        put(to, column + 4 * i, plane_codes(planes, bits, i));
 }
 
 /* Prefetches a line of four of the next sixteen rows into the L2 cache: a quarter of the rows for
@@ -359,12 +306,7 @@ INLINE void put_affine(struct rows rows, size_t at, unsigned bits, unsigned colu
                 columns(rows, at + 4 * have, x + have);
                 have += 4;
             }
-        if (n == 3)
-            planes_of_3(x + 3 * k, planes);
-        else if (n == 5)
-            planes_of_5(x + 5 * k, planes);
-        else
-            planes[0] = x[k];
+        planes_of(x + n * k, bits, planes);
         put_planes(planes, bits, codes, column + 4 * codes * k, to);
     }
 }

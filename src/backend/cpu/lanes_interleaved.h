@@ -1,9 +1,11 @@
-/* Part of lanes.h: weights of four or eight bits whose rows are interleaved (interleave.h).
+/* Part of lanes.h: weights whose rows are interleaved (interleave.h), with scales apart from codes.
  * A vector in memory is four bytes of each of sixteen rows, so nothing is transposed and the kernel
  * is limited by memory. Several row blocks are processed side by side, each a stream of its own,
  * because a single stream does not reach the full memory bandwidth (docs/BENCHMARKS.md). */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_INTERLEAVED_H
 #define FLASHMOE_BACKEND_CPU_LANES_INTERLEAVED_H
+
+#include <assert.h>
 
 #include "quant/interleave.h"
 
@@ -74,10 +76,50 @@ INLINE vf mxfp4_scale(vi e)
 
 /* How codes are stored: a constant where a function is inlined. FP4 is four bits with a table of
  * levels, INT4 is four bits without biases. */
-enum interleaved_kind { KIND_FOUR, KIND_EIGHT, KIND_FP4, KIND_INT4 };
-#define KIND_BITS(kind) ((kind) == KIND_EIGHT ? 8u : 4u)
-#define KIND_HAS_BIAS(kind) ((kind) == KIND_FOUR || (kind) == KIND_EIGHT)
+enum interleaved_kind {
+    KIND_FOUR,
+    KIND_EIGHT,
+    KIND_FP4,
+    KIND_INT4,
+    /* Their codes cross bytes or are in quarters of one: see lanes_planes.h. */
+    KIND_TWO,
+    KIND_THREE,
+    KIND_FIVE,
+    KIND_SIX
+};
+#define KIND_HAS_PLANES(kind) ((kind) >= KIND_TWO)
+#define KIND_HAS_BIAS(kind) ((kind) != KIND_FP4 && (kind) != KIND_INT4)
 #define KIND_SCALE_BYTES(kind) ((kind) == KIND_FP4 ? 1u : 2u)
+
+INLINE unsigned kind_bits(enum interleaved_kind kind)
+{
+    switch (kind) {
+    case KIND_EIGHT: return 8;
+    case KIND_TWO: return 2;
+    case KIND_THREE: return 3;
+    case KIND_FIVE: return 5;
+    case KIND_SIX: return 6;
+    default: return 4;
+    }
+}
+
+/* Columns that are unpacked together. */
+INLINE unsigned kind_step(enum interleaved_kind kind)
+{
+    return kind == KIND_THREE || kind == KIND_FIVE ? 32 : 16;
+}
+
+/* True if an interleaved weight is of a kind with planes. */
+INLINE bool has_planes(const struct weight *w)
+{
+    return w->quant->bits % 4 != 0;
+}
+
+/* The most tokens that rows are multiplied with as they lie in memory. Planes take registers. */
+INLINE size_t interleaved_max_tokens(const struct weight *w)
+{
+    return has_planes(w) ? 2 : INTERLEAVED_TOKENS;
+}
 
 /* Puts the even columns, the lower nibbles, first among each eight columns of nibble pairs. n is a
  * multiple of 32. */
@@ -181,12 +223,64 @@ INLINE void interleaved_fold(const struct interleaved *in, size_t g, enum interl
     }
 }
 
+/* Adds the products of sixteen columns of each block, as they lie in memory, to its sums. `next` is
+ * prefetched. */
+INLINE void dot_nibbles_or_bytes(const uint8_t *at, size_t codes_step, const uint8_t *next,
+                                 size_t next_step, enum interleaved_kind kind, unsigned n_blocks,
+                                 unsigned n_tokens, const vx x[INTERLEAVED_TOKENS],
+                                 vi dots[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS][2])
+{
+    const unsigned n_sums = INTERLEAVED_SUMS(n_blocks, n_tokens);
+    vc bytes[INTERLEAVED_BLOCKS][4];
+    UNROLL for (unsigned b = 0; b < n_blocks; b++)
+        UNROLL for (unsigned k = 0; k < kind_bits(kind) / 2; k++) {
+            __builtin_prefetch(next + b * next_step + 64 * k);
+            bytes[b][k] = vc_load(at + b * codes_step + 64 * k);
+        }
+    UNROLL for (unsigned k = 0; k < 4; k++) {
+        vc codes[INTERLEAVED_BLOCKS];
+        UNROLL for (unsigned b = 0; b < n_blocks; b++)
+            codes[b] = codes_of_16(bytes[b], k, kind);
+        UNROLL for (unsigned t = 0; t < n_tokens; t++)
+            UNROLL for (unsigned b = 0; b < n_blocks; b++) {
+                vi *sum = &dots[b][t][k % n_sums];
+                *sum = vi_dot4_maybe_once(*sum, codes[b], x[t], k, kind == KIND_EIGHT,
+                                          n_blocks == 1);
+            }
+    }
+}
+
+/* The same for one block of a kind with planes, kind_step columns. There are two sums for each
+ * token. */
+INLINE void dot_planes(const uint8_t *at, const uint8_t *next, enum interleaved_kind kind,
+                       unsigned n_tokens, bool is_once, vx x[2][INTERLEAVED_TOKENS],
+                       vi dots[INTERLEAVED_TOKENS][2])
+{
+#ifdef LEVEL_HAS_COLUMNS
+    const unsigned bits = kind_bits(kind), step = kind_step(kind);
+    vi bytes[5], planes[5];
+    UNROLL for (unsigned k = 0; k < bits * step / 32; k++) {
+        __builtin_prefetch(next + 64 * k);
+        bytes[k] = vc_load(at + 64 * k);
+    }
+    planes_of(bytes, bits, planes);
+    UNROLL for (unsigned k = 0; k < step / 4; k++) {
+        const vi codes = plane_codes(planes, bits, k);
+        UNROLL for (unsigned t = 0; t < n_tokens && t < 2; t++)
+            dots[t][k % 2] = vi_dot4_maybe_once(dots[t][k % 2], codes, x[k / 4][t], k % 4, false,
+                                                is_once);
+    }
+#else /* weights of these kinds stay as they are in files */
+    (void)at, (void)next, (void)kind, (void)n_tokens, (void)is_once, (void)x, (void)dots;
+#endif
+}
+
 /* Multiplies group g. kind, n_blocks and n_tokens are constants where this is inlined. */
 INLINE void interleaved_group(const struct interleaved *in, size_t g, enum interleaved_kind kind,
                               unsigned n_blocks, unsigned n_tokens,
                               vf acc[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS])
 {
-    const unsigned group = in->group, bits = KIND_BITS(kind);
+    const unsigned group = in->group, bits = kind_bits(kind), step = kind_step(kind);
     const unsigned n_sums = INTERLEAVED_SUMS(n_blocks, n_tokens);
     const size_t at_group = g * group * bits * 2, at_ahead = at_group + FETCH_AHEAD;
     const bool is_next = at_ahead >= in->codes_step;
@@ -204,29 +298,19 @@ INLINE void interleaved_group(const struct interleaved *in, size_t g, enum inter
             dots[b][t][1] = vi_set1(0);
         }
     }
-    for (unsigned i = 0; i < group; i += GATHERED_COLUMNS) {
-        vx x[INTERLEAVED_TOKENS];
-        UNROLL for (unsigned t = 0; t < n_tokens; t++)
-            x[t] = vx_load(q + i * n_tokens + t * GATHERED_COLUMNS);
-        vc bytes[INTERLEAVED_BLOCKS][4];
-        UNROLL for (unsigned b = 0; b < n_blocks; b++) {
-            const uint8_t *at = in->codes + at_group + b * in->codes_step + i * bits * 2;
-            UNROLL for (unsigned k = 0; k < bits / 2; k++) {
-                __builtin_prefetch(ahead + b * ahead_step + i * bits * 2 + 64 * k);
-                bytes[b][k] = vc_load(at + 64 * k);
-            }
-        }
-        UNROLL for (unsigned k = 0; k < 4; k++) {
-            vc codes[INTERLEAVED_BLOCKS];
-            UNROLL for (unsigned b = 0; b < n_blocks; b++)
-                codes[b] = codes_of_16(bytes[b], k, kind);
+    for (unsigned i = 0; i < group; i += step) {
+        const uint8_t *next = ahead + i * bits * 2;
+        vx x[2][INTERLEAVED_TOKENS];
+        UNROLL for (unsigned c = 0; c < step / GATHERED_COLUMNS; c++)
             UNROLL for (unsigned t = 0; t < n_tokens; t++)
-                UNROLL for (unsigned b = 0; b < n_blocks; b++) {
-                    vi *sum = &dots[b][t][k % n_sums];
-                    *sum = vi_dot4_maybe_once(*sum, codes[b], x[t], k, kind == KIND_EIGHT,
-                                              n_blocks == 1);
-                }
-        }
+                x[c][t] = vx_load(q + i * n_tokens + (c * n_tokens + t) * GATHERED_COLUMNS);
+        if (KIND_HAS_PLANES(kind))
+            UNROLL for (unsigned b = 0; b < n_blocks; b++)
+                dot_planes(in->codes + at_group + b * in->codes_step + i * bits * 2,
+                           next + b * ahead_step, kind, n_tokens, n_blocks == 1, x, dots[b]);
+        else
+            dot_nibbles_or_bytes(in->codes + at_group + i * bits * 2, in->codes_step, next,
+                                 ahead_step, kind, n_blocks, n_tokens, x[0], dots);
         UNROLL for (unsigned b = 0; b < n_blocks; b++)
             UNROLL for (unsigned t = 0; t < n_tokens; t++)
                 UNROLL for (unsigned k = 0; k < n_sums; k++)
@@ -252,6 +336,17 @@ INLINE void interleaved_run(const struct interleaved *in, enum interleaved_kind 
 
 typedef void interleaved_fn(const struct interleaved *in,
                             vf out[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS]);
+#ifdef LEVEL_HAS_COLUMNS
+#define INTERLEAVED_PLANES(n_blocks, n_tokens)                                                     \
+    switch (in->kind) {                                                                            \
+    case KIND_TWO: interleaved_run(in, KIND_TWO, n_blocks, n_tokens, out); break;                  \
+    case KIND_THREE: interleaved_run(in, KIND_THREE, n_blocks, n_tokens, out); break;              \
+    case KIND_FIVE: interleaved_run(in, KIND_FIVE, n_blocks, n_tokens, out); break;                \
+    default: interleaved_run(in, KIND_SIX, n_blocks, n_tokens, out);                               \
+    }
+#else
+#define INTERLEAVED_PLANES(n_blocks, n_tokens) assert(!"weights of these kinds stay by rows");
+#endif
 #define INTERLEAVED(name, n_blocks, n_tokens)                                                      \
     static __attribute__((noinline)) void name(const struct interleaved *in,                       \
                                                vf out[INTERLEAVED_BLOCKS][INTERLEAVED_TOKENS])     \
@@ -262,8 +357,10 @@ typedef void interleaved_fn(const struct interleaved *in,
             interleaved_run(in, KIND_FP4, n_blocks, n_tokens, out);                                \
         else if (in->kind == KIND_INT4)                                                            \
             interleaved_run(in, KIND_INT4, n_blocks, n_tokens, out);                               \
-        else                                                                                       \
+        else if (in->kind == KIND_EIGHT || (n_tokens) > 2)                                         \
             interleaved_run(in, KIND_EIGHT, n_blocks, n_tokens, out);                              \
+        else                                                                                       \
+            INTERLEAVED_PLANES(n_blocks, n_tokens)                                                 \
     }
 INTERLEAVED(interleaved_one, 1, 1)
 INTERLEAVED(interleaved_two, 1, 2)
@@ -314,7 +411,10 @@ static enum interleaved_kind interleaved_kind_of(const struct quant *quant)
         return KIND_FP4;
     if (!quant->has_bias)
         return KIND_INT4;
-    return quant->bits == 8 ? KIND_EIGHT : KIND_FOUR;
+    static const enum interleaved_kind of_bits[] = {
+        [2] = KIND_TWO, [3] = KIND_THREE, [4] = KIND_FOUR, [5] = KIND_FIVE, [6] = KIND_SIX,
+        [8] = KIND_EIGHT};
+    return of_bits[quant->bits];
 }
 
 static struct interleaved interleaved_of(const struct weight *w)
@@ -355,7 +455,7 @@ static void interleaved_find_next(const struct kernel_matmul *m, size_t r, size_
     in->next.scales_step = next.scales_step;
 }
 
-/* For up to INTERLEAVED_TOKENS tokens. scratch: the gathered tokens. */
+/* For up to interleaved_max_tokens. scratch: the gathered tokens. */
 static void matmul_interleaved(const struct kernel_matmul *m)
 {
     struct interleaved in = interleaved_of(m->w);
@@ -382,14 +482,41 @@ static void matmul_interleaved(const struct kernel_matmul *m)
 
 /* ---- panels ---------------------------------------------------------------------------------- */
 
-/* Fills in the codes of one block, with the columns in the order of nibbles. */
+/* Fills in the codes of one block, with the columns in the order of its kind. */
 #ifdef LEVEL_HAS_INTERLEAVED_CODES
 static void interleaved_codes(const uint8_t *from, size_t n_cols, enum interleaved_kind kind,
                               uint8_t *to);
 #else
+/* The kind is a constant where this is inlined. */
+INLINE void planes_fill(const uint8_t *from, size_t n_cols, enum interleaved_kind kind, uint8_t *to)
+{
+#ifdef LEVEL_HAS_COLUMNS
+    const unsigned bits = kind_bits(kind), step = kind_step(kind);
+    for (size_t at = 0; at < n_cols; at += step, from += bits * step / 8 * LANES) {
+        vi bytes[5], planes[5];
+        UNROLL for (unsigned k = 0; k < bits * step / 32; k++) {
+            __builtin_prefetch(from + 64 * k + FETCH_AHEAD);
+            bytes[k] = vc_load(from + 64 * k);
+        }
+        planes_of(bytes, bits, planes);
+        UNROLL for (unsigned k = 0; k < step / 4; k++)
+            vc_store(to + (at + 4 * k) * LANES, plane_codes(planes, bits, k));
+    }
+#else
+    (void)from, (void)n_cols, (void)kind, (void)to;
+#endif
+}
+
 static void interleaved_codes(const uint8_t *from, size_t n_cols, enum interleaved_kind kind,
                               uint8_t *to)
 {
+    switch (kind) {
+    case KIND_TWO: planes_fill(from, n_cols, KIND_TWO, to); return;
+    case KIND_THREE: planes_fill(from, n_cols, KIND_THREE, to); return;
+    case KIND_FIVE: planes_fill(from, n_cols, KIND_FIVE, to); return;
+    case KIND_SIX: planes_fill(from, n_cols, KIND_SIX, to); return;
+    default: break;
+    }
     for (size_t at = 0; kind == KIND_EIGHT && at < n_cols; at += 4)
         vc_store(to + at * LANES, vc_wide(vc_load(from + at * LANES)));
     for (size_t at = 0; kind != KIND_EIGHT && at < n_cols; at += 8) {
@@ -407,7 +534,7 @@ static void interleaved_fill(const struct weight *w, size_t first, size_t begin,
 {
     struct interleaved in = interleaved_of(w);
     interleaved_move(&in, first / LANES);
-    interleaved_codes(in.codes + begin * KIND_BITS(in.kind) / 8 * LANES, end - begin, in.kind,
+    interleaved_codes(in.codes + begin * w->quant->bits / 8 * LANES, end - begin, in.kind,
                       codes);
     for (size_t g = begin / in.group; g < end / in.group; g++, scales += LANES, biases += LANES) {
         vf_store(scales, scales_at(in.scales, g, in.kind, in.is_f16));

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""gguf_layout_test.py FLASHMOE SAME_BITS FORMAT: a GGUF file whose blocks the processor interleaves
-as they land. The logits have the hash that they had before there was another layout, at every
-level, from the smallest budget on. The packed file gives the same text. A snapshot of one level is
-taken by the others, which lay out the dense weights in another way. SAME_BITS -: only the text."""
+"""layout_test.py FLASHMOE SAME_BITS FORMAT: a GGUF file or an MLX folder whose rows the processor
+interleaves as they land. The logits have the hash that they had before there was another layout, at
+every level, from the smallest budget on. The packed file gives the same text. A snapshot of one
+level is taken by the others, which lay out the dense weights in another way. SAME_BITS -: only the
+text."""
 import pathlib
 import re
 import subprocess
@@ -21,6 +22,10 @@ HASHES = {
     "q5_1": "8ea8d54a47b3b9a567c4c879bb97832d",
     "q3_k": "8cfe2387f51913b0b4cfcd854aca8f5a",
     "q2_k": "a1374d548fa46fb172a82aee6bf7defb",
+    "affine2-g64": "3535f5efcbb44fee81782e1821e7d21a",
+    "affine3-g32": "47a9c6698e19d8fed2fd4f146d5fdb92",
+    "affine5-g128": "f45dbb0b117fa8abd9b36cfbe6ae4038",
+    "affine6-g64": "87bd3c1c5aebcbd67a63a9236c22e8af",
 }
 SHAPE = {"layers": 2, "hidden": 256, "heads": 4, "kv-heads": 2, "head-dim": 64, "experts": 8,
          "used": 2, "expert-width": 256, "vocab": 512}
@@ -52,7 +57,8 @@ def main():
     flashmoe, same_bits, quant = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        model, packed = folder / "m.gguf", folder / "m.fmoe"
+        model = folder / ("mlx" if quant.startswith("affine") else "m.gguf")
+        packed = folder / "m.fmoe"
         shape = [x for key, value in SHAPE.items() for x in (f"--{key}", value)]
         formats = [x for part in ("experts", "dense", "embed", "head")
                    for x in (f"--{part}-format", quant)]
