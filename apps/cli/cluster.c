@@ -157,8 +157,10 @@ struct fm_cluster *cluster_of_process(void)
 
 /* All ranks have the same words, so the first one most often fails for the same reason and says it.
  * mpirun ends all ranks when one of them fails: a rank that ended at once could keep the first one
- * from saying anything. */
+ * from saying anything. Where the first one has not failed, each rank that has says it, before the
+ * first one wonders where the others are. */
 #define FIRST_SAYS_S 3
+_Static_assert(FIRST_SAYS_S < WONDER_S, "the reason comes first");
 
 int cluster_refuse(const struct fm_error *err, int status)
 {
@@ -167,8 +169,10 @@ int cluster_refuse(const struct fm_error *err, int status)
     if (rank == 0)
         return say_failed(err, status);
     (void)sleep(FIRST_SAYS_S);
+    if (strncmp(err->text, "rank ", 5) == 0)
+        return say_failed(err, status);
     (void)err_set(&own, err->code, "rank %u: %s", rank, err->text);
-    return say_failed(&own, status); /* the first rank has not failed: only this one can say it */
+    return say_failed(&own, status);
 }
 
 void cluster_exit(void)

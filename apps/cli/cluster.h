@@ -13,8 +13,8 @@ extern const struct option_group group_ranks; /* layers, stages, rank-timeout */
 /* Joins the other ranks if there are any. Fails with FM_ERR_ARG when the command or its options are
  * not for several ranks. */
 int cluster_enter(const struct args *args, struct fm_error *err);
-/* Says why this process does not begin, and returns the status. One rank says it for all: mpirun
- * ends the others while they wait. */
+/* Says why this process does not begin, and returns the status. Rank 0 says it for all: mpirun
+ * ends the others while they wait. If it does not, they do. */
 int cluster_refuse(const struct fm_error *err, int status);
 /* Returns the cluster of this process; NULL: it is alone. */
 struct fm_cluster *cluster_of_process(void);

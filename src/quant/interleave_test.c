@@ -42,7 +42,7 @@ static void clear(struct matrix *m)
             free(m->bytes[i][p]);
 }
 
-/* Checks where the units of GGUF's blocks lie, byte by byte, and that rows can be restored. */
+/* Checks where the units of GGUF's blocks lie, byte by byte. */
 static void check_blocks(const struct matrix *m, size_t row_bytes)
 {
     const struct quant *quant = m->by_rows.quant;
@@ -103,6 +103,10 @@ static void check(const char *format, uint32_t n_cols)
     } else
         assert_memory_equal(m.bytes[1][0] + 16 * row_bytes + (3 * 16 + 5) * 4,
                             m.bytes[0][0] + 21 * row_bytes + 3 * 4, 4);
+    for (unsigned p = 1; p < quant->n_parts; p++) {
+        const size_t bytes = (size_t)quant_part_row_bytes(quant, p, n_cols);
+        assert_memory_equal(m.bytes[1][p] + 16 * bytes + 5 * 2, m.bytes[0][p] + 21 * bytes, 2);
+    }
     if (interleave_suits_memory(quant, ROWS, n_cols))
         check_restored(&m);
     free(row);
@@ -166,6 +170,8 @@ static void test_odd_codes(void **state)
         (void)snprintf(name, sizeof name, "affine%u-g128-f16", bits[i]);
         check(name, 384);
     }
+    assert_true(interleave_suits_memory(quant_find("affine2-g64"), 16, 32768));
+    assert_false(interleave_suits_memory(quant_find("affine2-g64"), 16, 32832));
 }
 
 /* The processor interleaves all of them, a GPU those of files only; nothing is done twice. */

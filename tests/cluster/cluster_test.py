@@ -154,7 +154,7 @@ class Refusals(unittest.TestCase):
     def test_slow_first_rank(self):
         """All ranks refuse their words, and the first one says so even if it is the last."""
         words = self.command(NANO, "--nonsense")
-        self.refused(2, "^flashmoe: .*'--nonsense'", *mpirun(1), "sh", "-c",
+        self.refused(2, r"^flashmoe: (?!rank ).*'--nonsense'", *mpirun(1), "sh", "-c",
                      'sleep 1; exec "$@"', "sh", *words, ":", "-n", "1", *words)
 
     def test_layers(self):

@@ -198,8 +198,8 @@ static void tile_panels(const struct kernel_matmul *m, struct panel *p, const st
 }
 
 /* ---- interleaved rows ------------------------------------------------------------------------
- * Their codes need no panel. The part of a group that a tile needs is unpacked while the groups
- * before it are multiplied and folded, and never leaves the L1 cache. */
+ * Nibbles and bytes need no panel. The part of a group that a tile needs is unpacked while the
+ * groups before it are multiplied and folded, and never leaves the L1 cache. */
 
 /* Unpack this many groups before the tile unit needs them: loading a tile from bytes that were just
  * stored is slow. */
@@ -365,6 +365,12 @@ static void tile_interleaved(const struct kernel_matmul *m, const struct tokens 
 
 /* ---- the product ----------------------------------------------------------------------------- */
 
+/* True if products with more than FEW_TOKENS tokens unpack no panel. */
+static bool is_direct(const struct weight *w)
+{
+    return is_interleaved_apart(w) && !has_planes(w);
+}
+
 /* scratch: one block of the panel, then the tokens. For 16 tokens, a column takes at most 16 bytes
  * of codes and 12 of factors. */
 static void matmul_tiles(const struct kernel_matmul *m)
@@ -383,7 +389,7 @@ static void matmul_tiles(const struct kernel_matmul *m)
     tokens.codes = (int8_t *)(tokens.start + n * n_groups);
     if (!m->has_same_inputs)
         gather_tokens(m, &tokens);
-    if (is_interleaved_apart(m->w) && !has_planes(m->w))
+    if (is_direct(m->w))
         tile_interleaved(m, &tokens);
     else
         tile_panels(m, &p, &tokens);
@@ -392,8 +398,7 @@ static void matmul_tiles(const struct kernel_matmul *m)
 
 static void matmul_amx(const struct kernel_matmul *m)
 {
-    const bool is_direct = is_interleaved_apart(m->w) && !has_planes(m->w);
-    const size_t n_few = is_direct ? FEW_TOKENS : PANEL_TOKENS - 1;
+    const size_t n_few = is_direct(m->w) ? FEW_TOKENS : PANEL_TOKENS - 1;
     if (m->w->quant->codes != QUANT_NO_CODES && m->n > n_few)
         matmul_tiles(m);
     else

@@ -93,7 +93,7 @@ struct kernel_attention {
 
 struct kernels {
     const char *name;
-    bool takes_blocks; /* interleaved blocks of GGUF (quant/interleave.h) */
+    bool takes_blocks; /* rows interleaved that no file has so (interleave_suits_memory) */
     unsigned n_few; /* products with up to so many inputs take as long as reading the weight */
 
     /* Quantizes one row of n columns in groups of `group`. */

@@ -450,7 +450,7 @@ static void interleaved_find_next(const struct kernel_matmul *m, size_t r, size_
     }
     in->next.codes = next.codes;
     in->next.scales = next.scales;
-    in->next.biases = next.biases;
+    in->next.biases = next.biases != NULL ? next.biases : next.scales; /* only prefetched */
     in->next.codes_step = next.codes_step;
     in->next.scales_step = next.scales_step;
 }
